@@ -1,0 +1,186 @@
+"""The run file's schema: one frozen tree, unknown keys rejected, every number with its unit.
+
+Only data: reading TOML, `--set`, nearest-name errors and cross-checks are in `runfile.py`. No environment reads.
+"""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+Name = Annotated[str, Meta(pattern=r"^[a-z0-9-]{1,32}$", description="lower-case letters, digits and dashes")]
+Positive = Annotated[int, Meta(ge=1)]
+Count = Annotated[int, Meta(ge=0)]
+Seconds = Annotated[float, Meta(gt=0)]
+Fraction = Annotated[float, Meta(ge=0, le=1)]
+
+
+def _doc(text: str, **rules: Any) -> Meta:
+    return Meta(description=text, **rules)
+
+
+class RunSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[run]: name, seed and where results go."""
+
+    name: Name
+    seed: Annotated[int, _doc("seeds sources, sampling, shuffling and dithering", ge=0)] = 0
+    folder: Annotated[str, _doc("results go to <folder>/<name>")] = "runs"
+    deterministic: Annotated[bool, _doc("one replica, no staleness, ordered admission: bit-repeatable")] = False
+
+
+class SamplingSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[policies.<name>.sampling]: how tokens are sampled."""
+
+    max_new_tokens: Annotated[int, _doc("tokens per completion, at most", ge=1)] = 256
+    temperature: Annotated[float, _doc("0 is greedy", ge=0)] = 1.0
+    top_k: Annotated[int, _doc("0 is off", ge=0)] = 0
+    top_p: Annotated[float, _doc("1 is off", gt=0, le=1)] = 1.0
+
+
+class EngineSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[policies.<name>.engine]: what serves the policy."""
+
+    kind: Annotated[Literal["cpu", "toy"], _doc("cpu: slot decoder on torch; toy: deterministic, for tests")] = "cpu"
+    slots: Annotated[int, _doc("requests decoded together", ge=1)] = 64
+    context_length: Annotated[int, _doc("tokens per sequence, prompt included; 0 = the model's own", ge=0)] = 0
+    dtype: Annotated[Literal["auto", "bf16", "fp32"], _doc("auto: bf16 where the CPU is fast at it")] = "auto"
+    replicas: Annotated[int, _doc("policy processes that `up` starts", ge=0)] = 1
+    prefill_tokens: Annotated[int, _doc("prompt tokens prefilled between two decode steps", ge=1)] = 2048
+    toy_step_s: Annotated[float, _doc("toy engine: seconds per decode step", ge=0)] = 0.0
+
+
+class TrainerSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[policies.<name>.trainer]: how it learns. A policy without this table is frozen."""
+
+    steps: Annotated[int, _doc("optimizer steps; the run ends when every policy has done its own", ge=1)]
+    batch_groups: Annotated[int, _doc("groups per optimizer step", ge=1)] = 8
+    learner: Annotated[Literal["torch", "toy"], _doc("toy: no torch, for tests and benchmarks")] = "torch"
+    learning_rate: Annotated[float, _doc("AdamW step size after warm-up", ge=0)] = 1e-5
+    warmup_steps: Annotated[int, _doc("steps of linear learning-rate warm-up", ge=0)] = 0
+    beta1: Annotated[float, Meta(ge=0, lt=1)] = 0.9
+    beta2: Annotated[float, Meta(ge=0, lt=1)] = 0.95
+    weight_decay: Annotated[float, Meta(ge=0)] = 0.0
+    max_grad_norm: Annotated[float, _doc("gradients are clipped to this norm", gt=0)] = 1.0
+    clip_low: Annotated[float, _doc("importance ratio is clipped at 1 - clip_low", ge=0, lt=1)] = 0.2
+    clip_high: Annotated[float, _doc("importance ratio is clipped at 1 + clip_high", ge=0)] = 0.28
+    advantage: Annotated[Literal["grpo", "dr-grpo", "rloo"], _doc("how a group's rewards become advantages")] = "grpo"
+    filters: Annotated[tuple[Literal["zero-advantage", "truncated"], ...], _doc("groups that are not trained")] = (
+        "zero-advantage",
+    )
+    max_staleness: Annotated[int, _doc("steps between sampling and training, at most", ge=0)] = 1
+    prefetch: Annotated[int, _doc("batches bound ahead of the trainer; 0 if max_staleness = 0", ge=0)] = 1
+    micro_batch_tokens: Annotated[int, _doc("tokens per forward pass, padding included", ge=16)] = 4096
+    dtype: Annotated[Literal["auto", "bf16", "fp32"], _doc("of weights and activations; the master is fp32")] = "auto"
+    dither: Annotated[bool, _doc("start the fp32 master inside its bf16 cell, see docs/decisions")] = True
+    checkpoint_every: Annotated[int, _doc("steps between checkpoints", ge=1)] = 10
+    keep_checkpoints: Annotated[int, _doc("checkpoints kept on disk", ge=1)] = 2
+    max_bad_steps: Annotated[int, _doc("consecutive NaN steps before the trainer stops", ge=1)] = 3
+    toy_step_s: Annotated[float, _doc("toy learner: seconds per step", ge=0)] = 0.0
+
+
+class PolicySection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[policies.<name>]: a model that is served, and trained if it has a trainer table."""
+
+    model: Annotated[str, _doc("a folder, or smollm2-135m-instruct, or tiny-reverse, or tiny-add, or toy")]
+    engine: EngineSection = EngineSection()
+    sampling: SamplingSection = SamplingSection()
+    trainer: Annotated[TrainerSection | None, _doc("absent: the policy is frozen")] = None
+
+
+class EnvSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[envs.<name>]: an environment."""
+
+    kind: Annotated[str, _doc("reasoning-gym, math, tiny, toy, or module:Class of your own")]
+    args: Annotated[dict[str, Any], _doc("keyword arguments of the environment")] = field(default_factory=dict)
+
+
+class SourceSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[sources.<name>]: where training tasks come from."""
+
+    env: Name
+    group_size: Annotated[int, _doc("episodes per task, compared with each other", ge=1)] = 8
+    weight: Annotated[float, _doc("share among sources", gt=0)] = 1.0
+    first: Annotated[int, _doc("index of the first task", ge=0)] = 0
+    size: Annotated[int, _doc("tasks per epoch; 0 = all that the environment has", ge=0)] = 0
+    epochs: Annotated[int, _doc("passes over the tasks; 0 = unlimited", ge=0)] = 0
+    shuffle: Annotated[bool, _doc("a new seeded order in every epoch; needs a finite size")] = False
+
+
+class EvalSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[eval.<name>]: held-out tasks, answered before, during and after training."""
+
+    env: Name
+    size: Annotated[int, _doc("tasks", ge=1)] = 64
+    first: Annotated[int, _doc("index of the first task; keep it away from the sources'", ge=0)] = 1_000_000
+    every_steps: Annotated[int, _doc("0 = only before and after", ge=0)] = 10
+    repeats: Annotated[int, _doc("answers per task", ge=1)] = 1
+    temperature: Annotated[float, _doc("0 is greedy", ge=0)] = 1.0
+
+
+class DataflowSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[dataflow]: metering, deadlines and snapshots."""
+
+    task_deadline_s: Annotated[float, _doc("time allowed for an episode before it is issued again", gt=0)] = 600.0
+    max_attempts: Annotated[int, _doc("attempts at a task before its member is given up", ge=1)] = 3
+    min_group_size: Annotated[int, _doc("members with a valid reward that a group needs; 0 = all", ge=0)] = 2
+    order: Annotated[Literal["fifo", "edf"], _doc("edf: groups that go stale first are trained first")] = "edf"
+    snapshot_every_s: Annotated[float, _doc("seconds between snapshots", gt=0)] = 5.0
+
+
+class BusSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[bus]: the NATS server and the bounds of its streams."""
+
+    url: Annotated[str, _doc("an external server; empty = `up` starts its own")] = ""
+    token_file: Annotated[str, _doc("file with the server's token")] = ""
+    credentials_file: Annotated[str, _doc("NATS .creds file")] = ""
+    region: Name = "local"
+    ack_wait_s: Annotated[float, _doc("a task is redelivered when it is not renewed for this long", gt=0)] = 30.0
+    member_ttl_s: Annotated[int, _doc("an actor that is silent for this long is gone", ge=1)] = 6
+    silence_s: Annotated[float, _doc("a generation that is silent for this long is continued elsewhere", gt=0)] = 15.0
+    request_ttl_s: Annotated[float, _doc("a generation request waits at most this long for a replica", gt=0)] = 600.0
+    max_tasks: Annotated[int, _doc("messages in TASKS per environment", ge=1)] = 100_000
+    max_weights_bytes: Annotated[int, _doc("bytes in WEIGHTS per policy; 0 = three fulls and some", ge=0)] = 0
+    max_episodes_bytes: Annotated[int, _doc("bytes in EPISODES", ge=1)] = 8 << 30
+
+
+class NodeSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[node]: how `up` uses this machine."""
+
+    threads: Annotated[int, _doc("cores to use; 0 = all that this process may", ge=0)] = 0
+    policy_threads: Annotated[int, _doc("per policy process; 0 = a share", ge=0)] = 0
+    trainer_threads: Annotated[int, _doc("per trainer process; 0 = a share", ge=0)] = 0
+    rollouts: Annotated[int, _doc("rollout processes", ge=0)] = 1
+    episodes_per_rollout: Annotated[int, _doc("concurrent episodes in a rollout process", ge=1)] = 64
+    grace_s: Annotated[float, _doc("time to drain before a process is killed", gt=0)] = 20.0
+    max_restarts: Annotated[int, _doc("restarts of one actor in ten minutes before the run fails", ge=0)] = 10
+
+
+class RecordSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[record]: what the run folder keeps."""
+
+    keep_episodes: Annotated[bool, _doc("keep every episode on the bus, not only what is still needed")] = False
+    episode_text: Annotated[bool, _doc("write prompts and replies to episodes.jsonl")] = True
+
+
+class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A whole run file."""
+
+    run: RunSection
+    policies: dict[Name, PolicySection]
+    envs: dict[Name, EnvSection]
+    sources: dict[Name, SourceSection]
+    eval: dict[Name, EvalSection] = field(default_factory=dict)
+    dataflow: DataflowSection = DataflowSection()
+    bus: BusSection = BusSection()
+    node: NodeSection = NodeSection()
+    record: RecordSection = RecordSection()
+
+
+def to_json(config: RunConfig) -> bytes:
+    """The resolved config, as it is stored on the bus."""
+    return msgspec.json.encode(config)
+
+
+def from_json(data: bytes) -> RunConfig:
+    """A config that `to_json` wrote."""
+    return msgspec.json.decode(data, type=RunConfig)

@@ -1,0 +1,99 @@
+"""The seam between a policy actor and whatever samples tokens: in-process decoder, SGLang server, or a toy.
+
+An engine knows nothing of the bus. Its methods are called from one asyncio loop; compute happens elsewhere.
+
+Which logprob is stored: of the temperature-scaled distribution, before top-k/top-p renormalisation (what SGLang
+reports too); for greedy sampling (temperature 0) of the unscaled distribution.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from astraflow.algos.tensors import HostTensor
+from astraflow.messages import Sampling, VersionSpan
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineRequest:
+    """One sequence to extend. Token c of its completion is sampled with randomness keyed by (seed, c)."""
+
+    id: str
+    prompt_tokens: NDArray[np.int32]  # [P]; for a continuation the prompt and the tokens so far
+    sampling: Sampling  # max_new_tokens is what remains
+    seed: int
+    position: int = 0  # completion tokens that the prompt already holds; keys the randomness
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenChunk:
+    """Newly sampled tokens of one request, in order, without gaps."""
+
+    tokens: NDArray[np.int32]  # [C]
+    logprobs: NDArray[np.float32]  # [C]
+    versions: tuple[VersionSpan, ...]  # coordinates: all completion tokens, so the first starts at request.position
+    finish_reason: str = ""  # "" while running; stop | length | abort
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineLoad:
+    """What admission needs to know."""
+
+    slots: int
+    running: int
+    queued: int
+    tokens_per_s: float  # over the last seconds
+    version: int
+    extra: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def free(self) -> int:
+        return max(0, self.slots - self.running - self.queued)
+
+
+class PolicyEngine(Protocol):
+    """Serves one policy. Raises EngineError for what it can't serve, WeightsError for weights that don't fit."""
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """Tokens that end a completion."""
+        ...
+
+    @property
+    def context_length(self) -> int:
+        """Prompt and completion tokens together never exceed this."""
+        ...
+
+    async def start(self) -> None:
+        """Load and become able to serve."""
+        ...
+
+    async def stop(self) -> None:
+        """Abort what runs and free everything. Idempotent."""
+        ...
+
+    def generate(self, request: EngineRequest) -> AsyncIterator[TokenChunk]:
+        """Stream a completion; the last chunk has a finish_reason. Closing the iterator cancels the request.
+
+        Raises EngineError at once if prompt + max_new_tokens exceed the context length, or a token is out of range.
+        """
+        ...
+
+    async def cancel(self, request_id: str) -> None:
+        """End a request; its stream finishes with `abort`. Unknown ids are ignored."""
+        ...
+
+    async def swap(self, version: int, tensors: Mapping[str, HostTensor]) -> float:
+        """Put new weights in place between two decode steps; running requests go on. Returns the pause in seconds.
+
+        `tensors` may be a subset of the model's. Raises WeightsError, with nothing changed, if a name or shape or dtype
+        does not fit.
+        """
+        ...
+
+    def load(self) -> EngineLoad:
+        """The current load; cheap."""
+        ...

@@ -1,0 +1,50 @@
+"""Every error that AstraFlow raises on purpose, by who must act on it.
+
+    AstraflowError
+    ├── ConfigError      the user: run file, flags, names, missing folders
+    ├── BusError         the operator: server unreachable, credentials, streams, storage
+    │   ├── FencedError  nobody: another incarnation took over, this one must exit
+    │   └── CursorError  the operator: a log and a stored position in it disagree
+    ├── MessageError     the producer of a message: malformed, oversized, unknown type or version
+    ├── EnvError         the author of an environment or reward
+    ├── EngineError      the operator of a policy engine
+    └── WeightsError     the publisher of a version: digest, shape or base mismatch
+
+A message says what, where, what was got, what was expected, and the next step.
+"""
+
+
+class AstraflowError(Exception):
+    """Base of all errors that AstraFlow raises on purpose."""
+
+
+class ConfigError(AstraflowError):
+    """The run file, a flag or a name is wrong; the user can fix it."""
+
+
+class BusError(AstraflowError):
+    """The bus refused or failed an operation; the operator can fix it."""
+
+
+class FencedError(BusError):
+    """Another incarnation wrote first to a log that has one writer; this process must exit."""
+
+
+class CursorError(BusError):
+    """A stored log position is beyond, below or unequal to the log."""
+
+
+class MessageError(AstraflowError):
+    """A message can't be decoded or violates its schema."""
+
+
+class EnvError(AstraflowError):
+    """An environment or a grader failed; never counted as reward 0."""
+
+
+class EngineError(AstraflowError):
+    """A policy engine can't serve."""
+
+
+class WeightsError(AstraflowError):
+    """A weight version is damaged or doesn't fit the model; the old version keeps serving."""

@@ -1,0 +1,100 @@
+"""Encode and decode. An envelope with a typed body, both msgpack, through msgspec.
+
+It does no I/O. Whatever comes in, `decode` returns a message or raises MessageError, nothing else.
+"""
+
+import time
+from functools import cache
+from typing import Any, NamedTuple
+
+import msgspec
+
+from astraflow.errors import MessageError
+from astraflow.messages.control import (
+    Decision,
+    Event,
+    Lease,
+    Ledger,
+    Member,
+    Metrics,
+    Progress,
+    RunRecord,
+    SnapshotPointer,
+)
+from astraflow.messages.episodes import Episode, Task
+from astraflow.messages.generation import GenCancel, GenChunk, GenRequest
+from astraflow.messages.samples import SampleBatch
+from astraflow.messages.weights import Head, Manifest
+
+SCHEMA_VERSION = 1
+
+Message = (
+    Task | Episode | GenRequest | GenChunk | GenCancel | SampleBatch | Manifest | Head | Member | Lease | Ledger
+    | Progress | Decision | SnapshotPointer | Event | Metrics | RunRecord
+)  # fmt: skip
+MESSAGE_TYPES: dict[str, type[Any]] = {
+    "task": Task, "episode": Episode, "gen_request": GenRequest, "gen_chunk": GenChunk, "gen_cancel": GenCancel,
+    "sample_batch": SampleBatch, "manifest": Manifest, "head": Head, "member": Member, "lease": Lease,
+    "ledger": Ledger,
+    "progress": Progress, "decision": Decision, "snapshot_pointer": SnapshotPointer, "event": Event,
+    "metrics": Metrics, "run_record": RunRecord,
+}  # fmt: skip
+_NAMES = {kind: name for name, kind in MESSAGE_TYPES.items()}
+
+
+class Envelope(msgspec.Struct, frozen=True, kw_only=True):
+    """What every message carries around its body."""
+
+    id: str
+    type: str
+    schema: int
+    run: str
+    producer: str
+    sent_at: float  # unix seconds
+    trace: str = ""  # W3C traceparent of the sender; "" = none
+    body: msgspec.Raw
+
+
+class Decoded(NamedTuple):
+    envelope: Envelope
+    message: Any  # one of MESSAGE_TYPES; callers narrow with isinstance or `decode_as`
+
+
+_encoder = msgspec.msgpack.Encoder()
+_envelope_decoder = msgspec.msgpack.Decoder(Envelope)
+
+
+@cache
+def _body_decoder(name: str) -> msgspec.msgpack.Decoder[Any]:
+    return msgspec.msgpack.Decoder(MESSAGE_TYPES[name])
+
+
+def encode(message: Message, *, id: str, run: str = "", producer: str = "", trace: str = "") -> bytes:
+    """The message in its envelope. `id` must be deterministic where the message may be sent twice."""
+    name = _NAMES[type(message)]
+    try:
+        body = msgspec.Raw(_encoder.encode(message))
+    except (TypeError, OverflowError, UnicodeEncodeError) as exc:
+        raise MessageError(f"{name} {id} can't be encoded: {exc}") from exc
+    return _encoder.encode(
+        Envelope(
+            id=id, type=name, schema=SCHEMA_VERSION, run=run, producer=producer, sent_at=time.time(), trace=trace,
+            body=body,
+        )
+    )  # fmt: skip
+
+
+def decode(data: bytes) -> Decoded:
+    """The envelope and its typed body. Raises MessageError for anything malformed, unknown or too new."""
+    try:
+        envelope = _envelope_decoder.decode(data)
+        if envelope.type not in MESSAGE_TYPES:
+            raise MessageError(f"message {envelope.id!r} has unknown type {envelope.type!r}")
+        if envelope.schema > SCHEMA_VERSION:
+            raise MessageError(
+                f"{envelope.type} {envelope.id!r} has schema {envelope.schema}, this process reads up to "
+                f"{SCHEMA_VERSION}; upgrade astraflow here"
+            )
+        return Decoded(envelope, _body_decoder(envelope.type).decode(envelope.body))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError, ValueError) as exc:
+        raise MessageError(f"message of {len(data)} bytes can't be decoded: {exc}") from exc

@@ -1,0 +1,138 @@
+"""Membership, progress, dataflow's decisions, events and metrics."""
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from astraflow.messages.weights import PartRef, VersionStep
+
+
+class MemberState(StrEnum):
+    """joining → catching_up → ready → draining → gone; any state may end in gone."""
+
+    JOINING = "joining"
+    CATCHING_UP = "catching_up"
+    READY = "ready"
+    DRAINING = "draining"
+    GONE = "gone"
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """One actor's presence. KV key member.<actor>, with a TTL, renewed from a thread."""
+
+    actor: str  # unique name: <role>-<node>-<k>
+    role: str
+    node: str
+    incarnation: str
+    pid: int
+    state: MemberState
+    policy: str = ""
+    since: float = 0.0  # unix seconds of the last change of state
+    waits_for: str = ""  # a sentence; "" = busy
+    waits_since: float = 0.0
+    loop_lag_s: float = 0.0
+    stuck_frame: str = ""  # where the event loop is blocked, if it is
+    gauges: dict[str, float] = {}
+    last_error: str = ""
+
+
+class Lease(msgspec.Struct, frozen=True, kw_only=True):
+    """Who may write a log that has one writer. KV key lease.<name>."""
+
+    holder: str
+    epoch: int
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a trainer is. KV key progress.<policy>."""
+
+    policy: str
+    consumed: int  # number of the last batch it finished, trained or skipped
+    step: int  # optimizer steps done
+    version: int
+    epoch: int
+    durable_batch: int = 0  # last batch inside a durable checkpoint
+    durable_sequence: int = 0  # its sequence in the SAMPLES log
+    recent: tuple[VersionStep, ...] = ()
+    finished: bool = False
+    trained_tasks: int = 0  # set when finished: tasks trained in the surviving lineage
+    trained_digest: str = ""  # sha256 hex over their sorted ids, one a line
+
+
+class DecisionKind(StrEnum):
+    ISSUE = "issue"  # a group's tasks are issued
+    REISSUE = "reissue"  # a task without a record by its deadline gets attempt + 1
+    CLOSE = "close"  # the group is closed without its missing members
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """What dataflow decided, appended before it acts."""
+
+    kind: DecisionKind
+    source: str
+    epoch: int
+    index: int
+    group_id: str
+    group_size: int
+    member: int = -1  # of a reissue
+    attempt: int = 0
+    eval_set: str = ""
+    eval_round: int = 0
+    decided_at: float = 0.0
+    reason: str = ""
+    min_versions: dict[str, int] = {}
+    cohort_id: str = ""
+    cohort_size: int = 0
+
+
+class SnapshotPointer(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the last durable snapshot is. KV key snapshot.dataflow."""
+
+    digest: str
+    size_bytes: int
+    parts: tuple[PartRef, ...]
+    epoch: int
+    saved_at: float
+
+
+class Ledger(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of every issued task, counted by reason. KV key ledger.<policy>."""
+
+    policy: str
+    counts: dict[str, int]  # e.g. issued, emitted, zero-advantage, truncated, infra, late, surplus, stale, expired
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """Something a person may want to know. Subject event.<level>."""
+
+    level: str  # info | warning | error
+    name: str
+    text: str
+    actor: str = ""
+    at: float = 0.0
+    fields: dict[str, Any] = {}
+
+
+class Metrics(msgspec.Struct, frozen=True, kw_only=True):
+    """Named numbers at one point. Subject metric.<kind>."""
+
+    kind: str  # train | rollout | eval | dataflow | weights
+    at: float
+    values: dict[str, float]
+    policy: str = ""
+    step: int = -1
+    version: int = -1
+    batch: int = -1
+    lineage: int = 0  # lease epoch: a step that was done twice differs by it
+    labels: dict[str, str] = {}
+
+
+class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What a joining node must know. KV key run."""
+
+    name: str
+    incarnation: str  # uuid; part of every id
+    config_json: bytes  # the resolved run file
+    created_at: float
+    stop_requested: str = ""  # why the run is to end; "" = go on

@@ -1,0 +1,72 @@
+"""The supervised token stream between a requester and a policy replica (DESIGN §5)."""
+
+from enum import StrEnum
+
+import msgspec
+
+from astraflow.messages.arrays import Array
+
+
+class Sampling(msgspec.Struct, frozen=True, kw_only=True):
+    """How to sample. `temperature` 0 is greedy. `top_k` 0 and `top_p` 1 are off."""
+
+    max_new_tokens: int = 256
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    stop_token_ids: tuple[int, ...] = ()  # added to the model's own end tokens
+    ignore_eos: bool = False
+
+
+class VersionSpan(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens [start, end) were sampled by `version`."""
+
+    version: int
+    start: int
+    end: int
+
+
+class GenRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request for tokens. Subject gen.<policy>.any (work queue)."""
+
+    id: str  # stable over attempts
+    attempt: int
+    policy: str
+    prompt_tokens: Array  # i4[P]; a continuation carries prompt + tokens so far
+    sampling: Sampling
+    seed: int
+    reply_subject: str
+    position: int = 0  # completion tokens that the prompt already holds (a continuation)
+    min_version: int = 0  # serve only with this version or newer
+    cohort_id: str = ""
+    cohort_size: int = 0
+    expires_at: float = 0.0  # unix seconds; 0 = never. An expired request is acked and dropped
+
+
+class ChunkKind(StrEnum):
+    ACCEPTED = "accepted"
+    TOKENS = "tokens"
+    HEARTBEAT = "heartbeat"  # alive, nothing new
+    GOODBYE = "goodbye"  # the replica drains; continue elsewhere
+    REFUSED = "refused"  # this request can't be served, e.g. longer than the context; `error` says why
+
+
+class GenChunk(msgspec.Struct, frozen=True, kw_only=True):
+    """A piece of a reply, core-published to the request's reply subject."""
+
+    request_id: str
+    attempt: int
+    kind: ChunkKind
+    replica: str  # incarnation of the replica
+    position: int = 0  # index of the first token here among all completion tokens
+    tokens: Array | None = None  # i4[C]; None unless kind is tokens
+    logprobs: Array | None = None  # f4[C]
+    versions: tuple[VersionSpan, ...] = ()  # in coordinates of all completion tokens
+    finish_reason: str = ""  # "" while running; stop | length | abort
+    error: str = ""
+
+
+class GenCancel(msgspec.Struct, frozen=True, kw_only=True):
+    """Stop working on a request. Core subject gencancel.<policy>."""
+
+    request_id: str

@@ -1,0 +1,71 @@
+"""Weight versions: parts, then a manifest, then the KV head (DESIGN §6)."""
+
+from enum import StrEnum
+
+import msgspec
+
+
+class PartRef(msgspec.Struct, frozen=True, kw_only=True):
+    """A piece of a byte stream, found by its digest."""
+
+    digest: str  # sha256 hex
+    size_bytes: int
+
+
+class TensorEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One tensor of a version, in the model's own (Hugging Face) name."""
+
+    name: str
+    dtype: str  # safetensors name: F32, F16, BF16, …
+    shape: tuple[int, ...]
+    digest: str  # sha256 hex of its bytes
+    offset_bytes: int = 0  # where its bytes start in a full's payload
+
+
+class FileEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A small file that belongs to the model: config.json, tokenizer.json, chat template."""
+
+    name: str
+    digest: str
+    size_bytes: int
+    parts: tuple[PartRef, ...]
+
+
+class VersionKind(StrEnum):
+    FULL = "full"
+    DELTA = "delta"
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything needed to load one version. Subject weights.<policy>.manifest."""
+
+    policy: str
+    version: int
+    step: int  # optimizer steps behind this version
+    batch: int  # number of the last batch that it was trained on
+    epoch: int  # lease epoch of the trainer that published it
+    kind: VersionKind
+    tensors: tuple[TensorEntry, ...]
+    parts: tuple[PartRef, ...]  # concatenated they are the payload
+    size_bytes: int
+    base_version: int = -1  # of a delta; -1 for a full
+    files: tuple[FileEntry, ...] = ()
+    sequence_first: int = 0  # stream sequence of the first part, a hint for readers
+
+
+class VersionStep(msgspec.Struct, frozen=True, kw_only=True):
+    version: int
+    step: int
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest loadable version. KV key head.<policy>, written last, by compare-and-set."""
+
+    policy: str
+    version: int
+    step: int
+    epoch: int
+    manifest_sequence: int  # in the WEIGHTS log
+    full_manifest_sequence: int  # newest full that the head's chain starts from
+    recent: tuple[VersionStep, ...] = ()  # the last versions, so that version → step can be looked up
+    finished: bool = False  # no newer version will come
