@@ -72,8 +72,8 @@ def _convert_in_child(source: Path, folder: Path) -> None:
 def convert(source: Path, folder: Path) -> None:
     """Write the GGUF file `source` into `folder` as bf16 safetensors, tokenizer, chat template and config.
 
-    Imports torch. It dequantises by itself because transformers does so only with `accelerate` installed; a test holds
-    that both give the same weights.
+    Imports torch. It dequantises by itself because transformers does so only with `accelerate` installed. Both give the
+    same bits, and a test holds their digest.
     """
     os.environ["HF_HUB_OFFLINE"] = "1"  # of this child process: nothing is to be looked up
     import gguf
