@@ -1,127 +1,118 @@
-"""Every metric and gauge that actors publish: name, unit, meaning. One table; actors import the members.
+"""Every metric and gauge that actors publish: name, unit, meaning. One table; actors import the constants.
 
-A member is a str, so it is used as a key: `Metrics(kind=TRAIN, values={Train.LOSS: 0.1}, ...)`.
-It computes nothing. In files and pictures a metric is called `<kind>.<name>`, e.g. `train.loss`.
+It computes nothing. A name is `<kind>.<what>`; it is the key in `Metrics.values`, in `Member.gauges`, in metrics.jsonl.
 """
 
-from enum import StrEnum
-from typing import Self
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+TRAIN, EVAL, ROLLOUT, DATAFLOW, WEIGHTS = "train", "eval", "rollout", "dataflow", "weights"  # Metrics.kind
 
 LABEL_SET = "set"  # Metrics.labels of kind eval: name of the [eval.<name>] table
 LABEL_ROUND = "round"  # Metrics.labels of kind eval: number of the evaluation of that set, from 0
 
 
-class Metric(StrEnum):
-    """A name that knows its unit and meaning."""
-
+@dataclass(frozen=True)
+class MetricInfo:
+    name: str
     unit: str
     meaning: str
 
-    def __new__(cls, name: str, unit: str, meaning: str) -> Self:
-        member = str.__new__(cls, name)
-        member._value_ = name
-        member.unit = unit
-        member.meaning = meaning
-        return member
+
+TABLE: dict[str, MetricInfo] = {}  # by name
 
 
-class Train(Metric):
-    """kind `train`, one message per optimizer step of a policy: step, version, batch and lineage are set.
-
-    `step` counts optimizer steps done, this one included, and `version` is what the step produced.
-    """
-
-    REWARD_MEAN = "reward_mean", "reward", "mean over the batch's samples, after the filters"
-    ADVANTAGE_ABS_MEAN = "advantage_abs_mean", "advantage", "mean absolute advantage over the batch's samples"
-    LOSS = "loss", "loss", "the objective that was minimised"
-    GRAD_NORM = "grad_norm", "norm", "global gradient norm before clipping"
-    LEARNING_RATE = "lr", "1", "step size of this step"
-    TOKENS = "tokens", "tokens", "sampled tokens that were trained"
-    SAMPLES = "samples", "samples", "trajectories in the batch"
-    GROUPS = "groups", "groups", "groups in the batch"
-    SECONDS = "seconds", "s", "wall time of the learner's step"
-    WAIT_S = "wait_s", "s", "wall time waited for this batch"
-    FORWARD_S = "forward_s", "s", "forward passes"
-    BACKWARD_S = "backward_s", "s", "backward passes"
-    OPTIMIZER_S = "optimizer_s", "s", "clipping and optimizer"
-    MISMATCH = "mismatch", "nat", "mean absolute difference of engine and learner logprob over sampled tokens"
-    APPROX_KL = "approx_kl", "nat", "KL estimate between behaviour and current policy"
-    MEAN_RATIO = "mean_ratio", "1", "mean importance ratio"
-    CLIP_FRACTION = "clip_fraction", "1", "share of sampled tokens whose ratio is clipped"
-    STALENESS_MEAN = "staleness_mean", "steps", "trainer step - step of a sample's oldest version, mean"
-    STALENESS_MAX = "staleness_max", "steps", "the same, of the stalest sample"
-    SKIPPED = "skipped", "0 or 1", "1 if the step was skipped: NaN, infinity or no tokens"
+def _metric(name: str, unit: str, meaning: str) -> str:
+    assert name not in TABLE, name
+    TABLE[name] = MetricInfo(name, unit, meaning)
+    return name
 
 
-class Eval(Metric):
-    """kind `eval`, one message per policy, set and round: step and version are those that were evaluated."""
+# kind train, one message per optimizer step of a policy: step, version, batch and lineage are set. step counts
+# optimizer steps done, this one included, and version is what the step produced.
+TRAIN_REWARD_MEAN = _metric("train.reward_mean", "reward", "mean over the batch's samples, after the filters")
+TRAIN_ADVANTAGE_ABS_MEAN = _metric(
+    "train.advantage_abs_mean", "advantage", "mean absolute advantage over the batch's samples"
+)
+TRAIN_LOSS = _metric("train.loss", "loss", "the objective that was minimised")
+TRAIN_GRAD_NORM = _metric("train.grad_norm", "norm", "global gradient norm before clipping")
+TRAIN_LR = _metric("train.lr", "1", "step size of this step")
+TRAIN_TOKENS = _metric("train.tokens", "tokens", "sampled tokens that were trained")
+TRAIN_SAMPLES = _metric("train.samples", "samples", "trajectories in the batch")
+TRAIN_GROUPS = _metric("train.groups", "groups", "groups in the batch")
+TRAIN_SECONDS = _metric("train.seconds", "s", "wall time of the learner's step")
+TRAIN_WAIT_S = _metric("train.wait_s", "s", "wall time waited for this batch")
+TRAIN_FORWARD_S = _metric("train.forward_s", "s", "forward passes")
+TRAIN_BACKWARD_S = _metric("train.backward_s", "s", "backward passes")
+TRAIN_OPTIMIZER_S = _metric("train.optimizer_s", "s", "clipping and optimizer")
+TRAIN_MISMATCH = _metric(
+    "train.mismatch", "nat", "mean absolute difference of engine and learner logprob over sampled tokens"
+)
+TRAIN_APPROX_KL = _metric("train.approx_kl", "nat", "KL estimate between behaviour and current policy")
+TRAIN_MEAN_RATIO = _metric("train.mean_ratio", "1", "mean importance ratio")
+TRAIN_CLIP_FRACTION = _metric("train.clip_fraction", "1", "share of sampled tokens whose ratio is clipped")
+TRAIN_STALENESS_MEAN = _metric(
+    "train.staleness_mean", "steps", "trainer step - step of a sample's oldest version, mean"
+)
+TRAIN_STALENESS_MAX = _metric("train.staleness_max", "steps", "the same, of the stalest sample")
+TRAIN_SKIPPED = _metric("train.skipped", "0 or 1", "1 if the step was skipped: NaN, infinity or no tokens")
 
-    CORRECT = "correct", "1", "mean of correct over the episodes that have a notion of it"
-    REWARD = "reward", "reward", "mean over the set's episodes"
-    SIZE = "size", "episodes", "episodes that count in the means"
-    FAILED = "failed", "episodes", "episodes without a valid reward; not in the means"
-    SECONDS = "seconds", "s", "from the first task issued to the last episode"
+# kind eval, one message per policy, set and round: step and version are those that were evaluated.
+EVAL_CORRECT = _metric("eval.correct", "1", "mean of correct over the episodes that have a notion of it")
+EVAL_REWARD = _metric("eval.reward", "reward", "mean over the set's episodes")
+EVAL_SIZE = _metric("eval.size", "episodes", "episodes that count in the means")
+EVAL_FAILED = _metric("eval.failed", "episodes", "episodes without a valid reward; not in the means")
+EVAL_SECONDS = _metric("eval.seconds", "s", "from the first task issued to the last episode")
+
+# kind rollout, per rollout process, over the time since its previous message.
+ROLLOUT_EPISODES = _metric("rollout.episodes", "episodes", "episodes that ended")
+ROLLOUT_TOKENS = _metric("rollout.tokens", "tokens", "sampled tokens in them")
+ROLLOUT_TOKENS_PER_S = _metric("rollout.tokens_per_s", "tokens/s", "sampled tokens per second")
+ROLLOUT_TRUNCATED_FRACTION = _metric("rollout.truncated_fraction", "1", "share of episodes that ran out of budget")
+ROLLOUT_FAILURES = _metric("rollout.failures", "episodes", "episodes that carry no reward, whatever the reason")
+ROLLOUT_EPISODE_S = _metric("rollout.episode_s", "s", "mean wall time of an episode")
+ROLLOUT_CONTINUATIONS = _metric("rollout.continuations", "requests", "generations continued on another replica")
+
+# kind dataflow, one message per emitted batch of a policy: step is the step it is planned for.
+DATAFLOW_REWARD_ALL = _metric(
+    "dataflow.reward_all", "reward", "mean over all training episodes since the previous batch, filtered ones too"
+)
+DATAFLOW_REWARD_EFFECTIVE = _metric(
+    "dataflow.reward_effective", "reward", "mean over the episodes that are in the batch"
+)
+DATAFLOW_CORRECT_ALL = _metric(
+    "dataflow.correct_all", "1", "mean of correct over all training episodes since the previous batch"
+)
+DATAFLOW_PASS_FRACTION = _metric("dataflow.pass_fraction", "1", "share of closed groups that passed the filters")
+DATAFLOW_CREDIT = _metric("dataflow.credit", "groups", "groups that may still be admitted")
+DATAFLOW_OPEN_GROUPS = _metric("dataflow.open_groups", "groups", "groups with members in flight")
+DATAFLOW_BUFFERED_GROUPS = _metric("dataflow.buffered_groups", "groups", "complete groups that wait to be emitted")
+
+# kind weights, from the trainer (publish) and the policy replicas (apply); version is set.
+WEIGHTS_PUBLISH_S = _metric("weights.publish_s", "s", "from export to the head being written")
+WEIGHTS_BYTES = _metric("weights.bytes", "B", "payload of the version on the wire")
+WEIGHTS_APPLY_S = _metric("weights.apply_s", "s", "from seeing the head to generating with it")
+WEIGHTS_PAUSE_S = _metric("weights.pause_s", "s", "how long decoding stood still for the swap")
+WEIGHTS_LAG_VERSIONS = _metric("weights.lag_versions", "versions", "head - serving version when the swap began")
+
+# Gauges, in Member.gauges: how an actor is right now.
+POLICY_TOKENS_PER_S = _metric("policy.tokens_per_s", "tokens/s", "sampled tokens per second, recently")
+POLICY_RUNNING = _metric("policy.running", "requests", "in a slot")
+POLICY_WAITING = _metric("policy.waiting", "requests", "accepted, not in a slot yet")
+POLICY_SLOTS = _metric("policy.slots", "requests", "capacity")
+POLICY_VERSION = _metric("policy.version", "version", "serving")
+ROLLOUT_RUNNING = _metric("rollout.running", "episodes", "in work")
+ROLLOUT_SLOTS = _metric("rollout.slots", "episodes", "capacity")
+TRAINER_STEP = _metric("trainer.step", "steps", "optimizer steps done")
+TRAINER_VERSION = _metric("trainer.version", "version", "newest published")
 
 
-class Rollout(Metric):
-    """kind `rollout`, per rollout process, over the time since its previous message."""
-
-    EPISODES = "episodes", "episodes", "episodes that ended"
-    TOKENS = "tokens", "tokens", "sampled tokens in them"
-    TOKENS_PER_S = "tokens_per_s", "tokens/s", "sampled tokens per second"
-    TRUNCATED_FRACTION = "truncated_fraction", "1", "share of episodes that ran out of budget"
-    FAILURES = "failures", "episodes", "episodes that carry no reward, whatever the reason"
-    EPISODE_S = "episode_s", "s", "mean wall time of an episode"
-    CONTINUATIONS = "continuations", "requests", "generations continued on another replica"
-
-
-class Dataflow(Metric):
-    """kind `dataflow`, one message per emitted batch of a policy: step is the step it is planned for."""
-
-    REWARD_ALL = "reward_all", "reward", "mean over all training episodes since the previous batch, filtered ones too"
-    REWARD_EFFECTIVE = "reward_effective", "reward", "mean over the episodes that are in the batch"
-    CORRECT_ALL = "correct_all", "1", "mean of correct over all training episodes since the previous batch"
-    PASS_FRACTION = "pass_fraction", "1", "share of closed groups that passed the filters"
-    CREDIT = "credit", "groups", "groups that may still be admitted"
-    OPEN_GROUPS = "open_groups", "groups", "groups with members in flight"
-    BUFFERED_GROUPS = "buffered_groups", "groups", "complete groups that wait to be emitted"
-
-
-class Weights(Metric):
-    """kind `weights`, from the trainer (publish) and the policy replicas (apply); version is set."""
-
-    PUBLISH_S = "publish_s", "s", "from export to the head being written"
-    BYTES = "bytes", "B", "payload of the version on the wire"
-    APPLY_S = "apply_s", "s", "from seeing the head to generating with it"
-    PAUSE_S = "pause_s", "s", "how long decoding stood still for the swap"
-    LAG_VERSIONS = "lag_versions", "versions", "head - serving version when the swap began"
-
-
-class Gauge(Metric):
-    """Names in `Member.gauges`: how an actor is right now."""
-
-    TOKENS_PER_S = "tokens_per_s", "tokens/s", "policy: sampled tokens per second, recently"
-    RUNNING = "running", "requests or episodes", "policy, rollout: in work"
-    WAITING = "waiting", "requests", "policy: accepted, not in a slot yet"
-    SLOTS = "slots", "requests or episodes", "policy, rollout: capacity"
-    VERSION = "version", "version", "policy: serving; trainer: newest published"
-    STEP = "step", "steps", "trainer: optimizer steps done"
-
-
-TRAIN, EVAL, ROLLOUT, DATAFLOW, WEIGHTS = "train", "eval", "rollout", "dataflow", "weights"  # Metrics.kind
-TABLE: dict[str, type[Metric]] = {
-    TRAIN: Train,
-    EVAL: Eval,
-    ROLLOUT: Rollout,
-    DATAFLOW: Dataflow,
-    WEIGHTS: Weights,
-}
+def named(kind: str, values: Mapping[str, float]) -> dict[str, float]:
+    """{"loss": 0.1} of kind train → {"train.loss": 0.1}: for values that a learner or engine reports without prefix."""
+    return {f"{kind}.{name}": value for name, value in values.items()}
 
 
 def describe() -> str:
-    """The table as Markdown: one row per metric, `<kind>.<name>`, unit, meaning."""
-    rows = ["| metric | unit | meaning |", "|---|---|---|"]
-    for kind, names in TABLE.items():
-        rows += [f"| `{kind}.{name}` | {name.unit} | {name.meaning} |" for name in names]
-    rows += [f"| gauge `{name}` | {name.unit} | {name.meaning} |" for name in Gauge]
-    return "\n".join(rows) + "\n"
+    """The table as Markdown: name, unit, meaning."""
+    rows = [f"| `{info.name}` | {info.unit} | {info.meaning} |" for info in TABLE.values()]
+    return "\n".join(["| metric | unit | meaning |", "|---|---|---|", *rows]) + "\n"

@@ -1,0 +1,124 @@
+"""What became of a run so far, from its metrics: per policy a step series and evaluations.
+
+Pure: it is fed with `Metrics` and answers questions; it reads no file and no bus. A step that was done twice (a trainer
+that resumed from a checkpoint) counts once: the highest lineage wins, and within a lineage the last message.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+import msgspec
+
+from astraflow.actors.lines import EpisodeLine
+from astraflow.actors.metrics import (
+    DATAFLOW,
+    EVAL,
+    EVAL_CORRECT,
+    EVAL_REWARD,
+    EVAL_SIZE,
+    LABEL_SET,
+    TRAIN,
+    TRAIN_SKIPPED,
+)
+from astraflow.messages import Metrics
+
+
+class EvalPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One evaluation of one set. `correct` is None where the environment has no notion of it."""
+
+    step: int
+    version: int
+    correct: float | None
+    reward: float
+    size: int
+
+
+@dataclass
+class PolicyHistory:
+    """One policy's steps and evaluations."""
+
+    train: dict[int, Metrics] = field(default_factory=dict)  # by step
+    flow: dict[int, Metrics] = field(default_factory=dict)  # kind dataflow, by step
+    evals: dict[str, dict[int, EvalPoint]] = field(default_factory=dict)  # by set, then step
+
+    def series(self, name: str, *, flow: bool = False) -> list[tuple[int, float]]:
+        """(step, value) in order of steps, where the value is known."""
+        source = self.flow if flow else self.train
+        return [(step, source[step].values[name]) for step in sorted(source) if name in source[step].values]
+
+    def trained_steps(self) -> list[int]:
+        """Steps whose optimizer step was not skipped."""
+        return [step for step, metrics in self.train.items() if not metrics.values.get(TRAIN_SKIPPED)]
+
+    def first_and_last(self, name: str) -> tuple[EvalPoint, EvalPoint] | None:
+        """The evaluations of a set with the lowest and the highest step; None without any."""
+        points = self.evals.get(name)
+        return (points[min(points)], points[max(points)]) if points else None
+
+    def step_of(self, version: int) -> int:
+        """The step that produced a version; the version itself where no step says so."""
+        for metrics in self.train.values():
+            if metrics.version == version:
+                return metrics.step
+        return version
+
+
+@dataclass
+class History:
+    """All policies' histories."""
+
+    policies: dict[str, PolicyHistory] = field(default_factory=dict)
+
+    def of(self, policy: str) -> PolicyHistory:
+        return self.policies.setdefault(policy, PolicyHistory())
+
+    def add(self, metrics: Metrics) -> None:
+        """Take one message in; kinds that have no series are ignored."""
+        if metrics.kind == EVAL:
+            correct = metrics.values.get(EVAL_CORRECT, math.nan)
+            point = EvalPoint(
+                step=metrics.step,
+                version=metrics.version,
+                correct=None if math.isnan(correct) else correct,
+                reward=metrics.values.get(EVAL_REWARD, 0.0),
+                size=int(metrics.values.get(EVAL_SIZE, 0)),
+            )
+            self.of(metrics.policy).evals.setdefault(metrics.labels.get(LABEL_SET, ""), {})[metrics.step] = point
+        elif metrics.kind in (TRAIN, DATAFLOW):
+            history = self.of(metrics.policy)
+            steps = history.train if metrics.kind == TRAIN else history.flow
+            known = steps.get(metrics.step)
+            if known is None or metrics.lineage >= known.lineage:
+                steps[metrics.step] = metrics
+
+
+@dataclass
+class VersionSums:
+    """Sums over the training episodes that one version began."""
+
+    episodes: int = 0
+    reward: float = 0.0
+    graded: int = 0  # episodes with a notion of correct
+    correct: float = 0.0
+
+
+@dataclass
+class EpisodeTotals:
+    """Sums over all recorded episodes, evaluation included; `by_version` over those of training."""
+
+    by_reason: dict[str, int] = field(default_factory=dict)
+    generated_tokens: dict[str, int] = field(default_factory=dict)  # by policy
+    by_version: dict[str, dict[int, VersionSums]] = field(default_factory=dict)  # by policy, then oldest version
+
+    def add(self, line: EpisodeLine) -> None:
+        self.by_reason[line.reason] = self.by_reason.get(line.reason, 0) + 1
+        for reply in line.replies:
+            self.generated_tokens[reply.policy] = self.generated_tokens.get(reply.policy, 0) + reply.tokens
+            if line.eval_set or not reply.versions or reply.reward is None:
+                continue
+            sums = self.by_version.setdefault(reply.policy, {}).setdefault(reply.versions[0], VersionSums())
+            sums.episodes += 1
+            sums.reward += reply.reward
+            if line.correct is not None:
+                sums.graded += 1
+                sums.correct += line.correct

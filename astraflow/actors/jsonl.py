@@ -1,0 +1,135 @@
+"""A JSON-lines file that agrees with the log it is written from, whenever the process dies.
+
+It knows no bus: a line comes with the cursor of the log entry that it stands for. Invariant: the position file names
+a cursor and the number of bytes that hold all lines up to it; what lies behind those bytes was never promised and is
+cut off at the next start. So a restart neither repeats nor skips a line.
+"""
+
+import contextlib
+import errno
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from astraflow.bus import Cursor
+from astraflow.errors import ConfigError
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class DiskFullError(ConfigError):
+    """The run folder has no room; nobody but the user can make some."""
+
+
+class Position(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a file stands: its first `size_bytes` bytes hold every line up to `cursor`."""
+
+    cursor: Cursor | None = None  # None: nothing read yet
+    size_bytes: int = 0
+    lines: int = 0
+    up_s: float = 0.0  # seconds that writers of this file were up, over all restarts
+
+
+@dataclass
+class JsonLines:
+    """An append-only file with its position next to it, in `<folder>/.positions/`.
+
+    Blocking: call `open`, `commit` and `close` from a thread, one at a time.
+    """
+
+    path: Path
+    position: Position = field(default_factory=Position)
+    _descriptor: int = -1
+    _opened_at: float = 0.0  # monotonic
+    _up_before_s: float = 0.0
+
+    @property
+    def _position_path(self) -> Path:
+        return self.path.parent / ".positions" / f"{self.path.name}.json"
+
+    def open(self) -> bool:
+        """Open at the stored position. Returns False if the file is shorter than it: then it begins anew."""
+        with _naming(self.path):
+            self._position_path.parent.mkdir(parents=True, exist_ok=True)
+            position = _read_position(self._position_path)
+            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            whole = os.fstat(self._descriptor).st_size >= position.size_bytes
+            self.position = position if whole else Position(up_s=position.up_s)
+            os.ftruncate(self._descriptor, self.position.size_bytes)
+        self._opened_at, self._up_before_s = time.monotonic(), position.up_s
+        return whole
+
+    def restart(self) -> None:
+        """Forget all lines: the file is written anew from the log's first entry."""
+        os.ftruncate(self._descriptor, 0)
+        self.position = Position(up_s=self.position.up_s)
+
+    def commit(self, lines: list[bytes], cursor: Cursor | None) -> None:
+        """Append whole lines (with their newline) and make them and the cursor durable.
+
+        Raises: DiskFullError if there is no room; the file then ends in the middle of what was not promised.
+        """
+        before = self.position
+        data = b"".join(lines)
+        with _naming(self.path):
+            _write_all(self._descriptor, data)
+            os.fsync(self._descriptor)
+            position = Position(
+                cursor=cursor if cursor is not None else before.cursor,
+                size_bytes=before.size_bytes + len(data),
+                lines=before.lines + len(lines),
+                up_s=self._up_before_s + time.monotonic() - self._opened_at,
+            )
+            replace_durably(self._position_path, msgspec.json.encode(position))
+        self.position = position
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def replace_durably(path: Path, data: bytes) -> None:
+    """Write a small file so that a crash leaves either the old or the new content. Raises DiskFullError, OSError."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    with _naming(path):
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            _write_all(descriptor, data)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        temporary.replace(path)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _read_position(path: Path) -> Position:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Position)
+    except FileNotFoundError:
+        return Position()
+    except msgspec.MsgspecError as exc:
+        raise ConfigError(f"{path} is damaged: {exc}; delete it and the file that it stands for is rewritten") from exc
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Turns the operating system's "no room" into DiskFullError with the path."""
+    try:
+        yield
+    except OSError as exc:
+        if exc.errno not in _FULL:
+            raise
+        raise DiskFullError(
+            f"no room for {path}: {exc.strerror}; free some space there and run `astraflow up` again, "
+            "it continues where it stopped"
+        ) from exc

@@ -1,0 +1,34 @@
+"""Numbers as people read them. Pure."""
+
+
+def duration(seconds: float) -> str:
+    """42 → "42 s", 252 → "4 min 12 s", 7500 → "2 h 05 min"; under ten seconds with one decimal."""
+    if seconds < 9.95:
+        return f"{max(seconds, 0.0):.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def amount(value: float) -> str:
+    """1234 → "1,234", 1234567 → "1.23 M"; a fraction keeps two decimals."""
+    if abs(value) >= 1e6:
+        return f"{value / 1e6:.2f} M"
+    if value == int(value):
+        return f"{int(value):,}"
+    return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.2f}"
+
+
+def change(before: float | None, after: float | None) -> str:
+    """ "0.13 → 0.97"; "-" where a value is not known."""
+    first, last = ("-" if value is None else f"{value:.2f}" for value in (before, after))
+    return f"{first} → {last}"
+
+
+def counts(numbers: dict[str, int]) -> str:
+    """{"ok": 1200, "infra": 2} → "ok 1,200, infra 2", the largest first, without zeros; "none" if nothing is left."""
+    rows = sorted(((count, name) for name, count in numbers.items() if count), key=lambda row: (-row[0], row[1]))
+    return ", ".join(f"{name} {count:,}" for count, name in rows) or "none"
