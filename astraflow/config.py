@@ -22,7 +22,7 @@ def _doc(text: str, **rules: Any) -> Meta:
 class RunSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """[run]: name, seed and where results go."""
 
-    name: Name
+    name: Annotated[Name, _doc("names the run on the bus and its folder: [a-z0-9-], at most 32")]
     seed: Annotated[int, _doc("seeds sources, sampling, shuffling and dithering", ge=0)] = 0
     folder: Annotated[str, _doc("results go to <folder>/<name>")] = "runs"
     deterministic: Annotated[bool, _doc("one replica, no staleness, ordered admission: bit-repeatable")] = False
@@ -57,9 +57,9 @@ class TrainerSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     learner: Annotated[Literal["torch", "toy"], _doc("toy: no torch, for tests and benchmarks")] = "torch"
     learning_rate: Annotated[float, _doc("AdamW step size after warm-up", ge=0)] = 1e-5
     warmup_steps: Annotated[int, _doc("steps of linear learning-rate warm-up", ge=0)] = 0
-    beta1: Annotated[float, Meta(ge=0, lt=1)] = 0.9
-    beta2: Annotated[float, Meta(ge=0, lt=1)] = 0.95
-    weight_decay: Annotated[float, Meta(ge=0)] = 0.0
+    beta1: Annotated[float, _doc("AdamW: decay of the mean gradient", ge=0, lt=1)] = 0.9
+    beta2: Annotated[float, _doc("AdamW: decay of the mean squared gradient", ge=0, lt=1)] = 0.95
+    weight_decay: Annotated[float, _doc("AdamW: decoupled weight decay per step, times the learning rate", ge=0)] = 0.0
     max_grad_norm: Annotated[float, _doc("gradients are clipped to this norm", gt=0)] = 1.0
     clip_low: Annotated[float, _doc("importance ratio is clipped at 1 - clip_low", ge=0, lt=1)] = 0.2
     clip_high: Annotated[float, _doc("importance ratio is clipped at 1 + clip_high", ge=0)] = 0.28
@@ -97,7 +97,7 @@ class EnvSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class SourceSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """[sources.<name>]: where training tasks come from."""
 
-    env: Name
+    env: Annotated[Name, _doc("the environment that the tasks are of: a name in [envs]")]
     group_size: Annotated[int, _doc("episodes per task, compared with each other", ge=1)] = 8
     weight: Annotated[float, _doc("share among sources", gt=0)] = 1.0
     first: Annotated[int, _doc("index of the first task", ge=0)] = 0
@@ -109,7 +109,7 @@ class SourceSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class EvalSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """[eval.<name>]: held-out tasks, answered before, during and after training."""
 
-    env: Name
+    env: Annotated[Name, _doc("the environment that the tasks are of: a name in [envs]")]
     size: Annotated[int, _doc("tasks", ge=1)] = 64
     first: Annotated[int, _doc("index of the first task; keep it away from the sources'", ge=0)] = 1_000_000
     every_steps: Annotated[int, _doc("0 = only before and after", ge=0)] = 10
@@ -133,7 +133,7 @@ class BusSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     url: Annotated[str, _doc("an external server; empty = `up` starts its own")] = ""
     token_file: Annotated[str, _doc("file with the server's token")] = ""
     credentials_file: Annotated[str, _doc("NATS .creds file")] = ""
-    region: Name = "local"
+    region: Annotated[Name, _doc("where this server is; part of stream names")] = "local"
     ack_wait_s: Annotated[float, _doc("a task is redelivered when it is not renewed for this long", gt=0)] = 30.0
     member_ttl_s: Annotated[int, _doc("an actor that is silent for this long is gone", ge=1)] = 6
     silence_s: Annotated[float, _doc("a generation that is silent for this long is continued elsewhere", gt=0)] = 15.0

@@ -1,0 +1,254 @@
+"""What the keys of a run file mean together: names that must exist, bounds between keys, folders, environments.
+
+Assumes that every key by itself is right (`decode.py`). Each check raises a ConfigError that says how to fix it.
+"""
+
+import importlib.util
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
+from astraflow.config import EnvSection, EvalSection, PolicySection, RunConfig, SourceSection, TrainerSection
+from astraflow.errors import AstraflowError
+from astraflow.runfile.decode import Where, nearest
+
+PACKAGES = {"reasoning-gym": ("reasoning_gym",), "math": ("math_verify",)}
+"""Packages without which an environment can't be built; then its arguments aren't checked here."""
+
+FULLS_IN_WEIGHTS = 3
+
+
+def check(config: RunConfig, where: Where) -> None:
+    """Everything that needs no environment. Raises ConfigError."""
+    _check_purpose(config, where)
+    for kind, sections in (("sources", config.sources), ("eval", config.eval)):
+        for name, user in sections.items():
+            _check_known((kind, name, "env"), user.env, config.envs, "envs", where)
+    for name, source in config.sources.items():
+        _check_groups(name, source, config, where)
+    for name, policy in config.policies.items():
+        _check_model(name, policy, where)
+        _check_engine(name, policy, where)
+        if policy.trainer:
+            _check_trainer(name, policy.trainer, where)
+        _check_weights_stream(name, policy, config, where)
+    for name, env in config.envs.items():
+        _check_policy_of_env(name, env, config, where)
+    _check_feeding(config, where)
+    _check_bus(config, where)
+    if config.run.deterministic:
+        _check_deterministic(config, where)
+
+
+def trainable(config: RunConfig) -> dict[str, TrainerSection]:
+    """The policies that are trained."""
+    return {name: policy.trainer for name, policy in config.policies.items() if policy.trainer}
+
+
+def _check_purpose(config: RunConfig, where: Where) -> None:
+    for kind, sections in (("policies", config.policies), ("envs", config.envs)):
+        if not sections:
+            raise where.error((kind,), f"at least one table [{kind}.<name>] is needed")
+    if trainable(config) and not config.sources:
+        raise where.error(("sources",), "a policy is trained, so at least one table [sources.<name>] is needed")
+    if not trainable(config) and not config.eval:
+        raise where.error(("policies",), "no policy has a trainer and there is no [eval.<name>]: nothing to do")
+
+
+def _check_known(path: tuple[str, ...], name: str, known: Iterable[str], table: str, where: Where) -> None:
+    known = list(known)
+    if name not in known:
+        hint = nearest(name, known) or f"; there are {', '.join(known)}"
+        raise where.error(path, f"there is no [{table}.{name}]{hint}")
+
+
+def _check_groups(name: str, source: SourceSection, config: RunConfig, where: Where) -> None:
+    if config.dataflow.min_group_size > source.group_size:
+        size = config.dataflow.min_group_size
+        raise where.error(
+            ("sources", name, "group_size"),
+            f"is {source.group_size}, smaller than dataflow.min_group_size = {size}, so no group could be trained",
+        )
+    filtered = [policy for policy, t in trainable(config).items() if "zero-advantage" in t.filters]
+    if source.group_size == 1 and filtered:
+        raise where.error(
+            ("sources", name, "group_size"),
+            f"a group of 1 has advantage 0 and policies.{filtered[0]}.trainer.filters drops it; use at least 2",
+        )
+
+
+def _check_model(name: str, policy: PolicySection, where: Where) -> None:
+    from astraflow.models.resolve import known_models
+
+    path, folder = ("policies", name, "model"), Path(policy.model)
+    if policy.model in known_models():
+        return
+    if not folder.is_dir():
+        hint = nearest(policy.model, known_models()) or f"; known models are {', '.join(known_models())}"
+        raise where.error(path, f"model folder {policy.model} does not exist (looked in {Path.cwd()}){hint}")
+    if not (folder / "config.json").is_file():
+        raise where.error(path, f"model folder {policy.model} has no config.json; a Hugging Face folder is expected")
+
+
+def _check_engine(name: str, policy: PolicySection, where: Where) -> None:
+    limit, wanted = policy.engine.context_length, policy.sampling.max_new_tokens
+    if limit and wanted >= limit:
+        raise where.error(
+            ("policies", name, "sampling", "max_new_tokens"),
+            f"{wanted} new tokens leave no room for a prompt in engine.context_length = {limit}",
+        )
+    parts = {"engine.kind": policy.engine.kind == "toy", "model": policy.model == "toy"}
+    if policy.trainer:
+        parts["trainer.learner"] = policy.trainer.learner == "toy"
+    if len(set(parts.values())) > 1:
+        toy, real = (", ".join(k for k, is_toy in parts.items() if is_toy is wanted) for wanted in (True, False))
+        raise where.error(
+            ("policies", name), f"mixes toy parts ({toy}) with real ones ({real}); make all of them toy or none"
+        )
+
+
+def _check_trainer(name: str, trainer: TrainerSection, where: Where) -> None:
+    if trainer.max_staleness == 0 and trainer.prefetch > 0:
+        raise where.error(
+            ("policies", name, "trainer", "prefetch"),
+            f"is {trainer.prefetch}, but max_staleness = 0 allows no batch to be bound ahead; set it to 0",
+        )
+    if trainer.warmup_steps > trainer.steps:
+        raise where.error(
+            ("policies", name, "trainer", "warmup_steps"),
+            f"is {trainer.warmup_steps}, more than the {trainer.steps} steps of the run",
+        )
+
+
+def _check_weights_stream(name: str, policy: PolicySection, config: RunConfig, where: Where) -> None:
+    bound = config.bus.max_weights_bytes
+    size = model_bytes(policy.model)
+    if bound and size and bound < FULLS_IN_WEIGHTS * size:
+        raise where.error(
+            ("bus", "max_weights_bytes"),
+            f"is {bound}, but {FULLS_IN_WEIGHTS} full versions of policy {name} take {FULLS_IN_WEIGHTS * size} bytes;"
+            " use at least that, or 0 to have it computed",
+        )
+
+
+def model_bytes(model: str) -> int:
+    """Bytes of a model folder's weights; 0 if it isn't a folder with safetensors (yet)."""
+    return sum(file.stat().st_size for file in Path(model).glob("*.safetensors"))
+
+
+def _check_policy_of_env(name: str, env: EnvSection, config: RunConfig, where: Where) -> None:
+    path, policy = ("envs", name, "args", "policy"), env.args.get("policy", "")
+    if ":" in env.kind:  # the user's own class decides what its arguments mean
+        return
+    if not isinstance(policy, str):
+        raise where.error(path, f"expected the name of a policy, got {policy!r}")
+    if policy:
+        _check_known(path, policy, config.policies, "policies", where)
+    elif len(config.policies) > 1:
+        raise where.error(path, f"is missing; say which of {', '.join(config.policies)} answers in this environment")
+
+
+def _check_feeding(config: RunConfig, where: Where) -> None:
+    used = [config.envs[source.env] for source in config.sources.values()]
+    if any(":" in env.kind for env in used):  # may feed any policy
+        return
+    fed = {env.args.get("policy") or next(iter(config.policies)) for env in used}
+    for policy in trainable(config):
+        if policy not in fed:
+            raise where.error(
+                ("policies", policy, "trainer"),
+                f"no source feeds this policy; add a source whose environment has args.policy = {policy!r}"
+                " or remove the trainer table",
+            )
+
+
+def _check_bus(config: RunConfig, where: Where) -> None:
+    bus = config.bus
+    if bus.token_file and bus.credentials_file:
+        raise where.error(("bus", "credentials_file"), "token_file is given too; keep one of them")
+    for key, file in (("token_file", bus.token_file), ("credentials_file", bus.credentials_file)):
+        if file and not bus.url:
+            raise where.error(("bus", key), "is for an external server; set bus.url too, or remove it")
+        if file and not Path(file).is_file():
+            raise where.error(("bus", key), f"file {file} does not exist")
+
+
+def _check_deterministic(config: RunConfig, where: Where) -> None:
+    if config.node.rollouts != 1:
+        raise where.error(("node", "rollouts"), f"is {config.node.rollouts}; run.deterministic needs exactly 1")
+    for name, policy in config.policies.items():
+        if policy.engine.replicas != 1:
+            path = ("policies", name, "engine", "replicas")
+            raise where.error(path, f"is {policy.engine.replicas}; run.deterministic needs exactly 1")
+        if policy.trainer and policy.trainer.max_staleness != 0:
+            path = ("policies", name, "trainer", "max_staleness")
+            raise where.error(path, f"is {policy.trainer.max_staleness}; run.deterministic needs 0")
+
+
+class Sized(Protocol):
+    """What is asked of a built environment here."""
+
+    @property
+    def size(self) -> int | None: ...
+
+
+def check_environments(config: RunConfig, where: Where) -> None:
+    """Build each environment whose packages are installed; check its arguments and the ranges of task indices.
+
+    Raises: ConfigError.
+    """
+    import asyncio
+
+    from astraflow.envs.registry import build_env
+
+    for name, section in config.envs.items():
+        if not all(importlib.util.find_spec(package) for package in PACKAGES.get(section.kind, ())):
+            continue
+        try:
+            env = build_env(section)
+        except AstraflowError as exc:
+            raise where.error(("envs", name), str(exc)) from exc
+        try:
+            check_ranges(name, env, config, where)
+        finally:
+            asyncio.run(env.close())
+
+
+def check_ranges(name: str, env: Sized, config: RunConfig, where: Where) -> None:
+    """Sources and eval sets of this environment stay within its tasks and apart from each other. Raises ConfigError."""
+    sources = {key: s for key, s in config.sources.items() if s.env == name}
+    evals = {key: e for key, e in config.eval.items() if e.env == name}
+    for kind, sections in (("sources", sources), ("eval", evals)):
+        for key, section in sections.items():
+            _check_inside((kind, key), section, env.size, where)
+    for key, source in sources.items():
+        if source.shuffle and not source.size and env.size is None:
+            raise where.error(("sources", key, "shuffle"), f"environment {name} is endless; set sources.{key}.size")
+        for eval_key, held_out in evals.items():
+            last = _last_index(source, env.size, config)
+            if held_out.first < last and source.first < held_out.first + held_out.size:
+                raise where.error(
+                    ("eval", eval_key, "first"),
+                    f"tasks {held_out.first} to {held_out.first + held_out.size - 1} overlap with those of source {key}"
+                    f" ({source.first} to {last - 1}); held-out tasks must not be trained on",
+                )
+
+
+def _check_inside(path: tuple[str, ...], section: SourceSection | EvalSection, size: int | None, where: Where) -> None:
+    if size is not None and section.first + section.size > size:
+        raise where.error(
+            (*path, "first"),
+            f"tasks {section.first} to {section.first + section.size - 1} are asked for,"
+            f" but environment {section.env} has only {size}",
+        )
+    if size is not None and section.first >= size:
+        raise where.error((*path, "first"), f"is {section.first}, but environment {section.env} has only {size} tasks")
+
+
+def _last_index(source: SourceSection, env_size: int | None, config: RunConfig) -> int:
+    """One past the last index that the source can reach; of an endless source, what the steps need without filters."""
+    if source.size:
+        return source.first + source.size
+    if env_size is not None:
+        return env_size
+    return source.first + sum(t.steps * t.batch_groups for t in trainable(config).values())

@@ -1,0 +1,68 @@
+"""Reading a run file: TOML, overrides, schema, cross-checks.
+
+The only place that turns a path into a RunConfig. Invariant: what it returns can be started on this machine, as far as
+that can be known without starting it.
+"""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from astraflow.config import RunConfig
+from astraflow.errors import ConfigError
+from astraflow.runfile import overrides as override
+from astraflow.runfile.checks import check, check_environments
+from astraflow.runfile.decode import Where, decode
+from astraflow.runfile.toml import dumps
+
+
+def load(path: str | Path, overrides: Sequence[str] = (), *, environments: bool = True) -> RunConfig:
+    """The checked config of a run file.
+
+    Args:
+        overrides: `--set` arguments, `a.b=value`; the last one wins.
+        environments: also build every environment whose packages are installed, to check its arguments.
+    Raises: ConfigError, which names the key, the place, what was got and what is expected.
+    """
+    text = _read(Path(path))
+    try:
+        tree = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as exc:
+        raise ConfigError(f"{path} is not valid TOML: {exc}") from exc
+    where = Where(file=str(path), text=text, overrides=override.apply(tree, overrides))
+    _bind_prefetch(tree)
+    config = decode(tree, where)
+    check(config, where)
+    if environments:
+        check_environments(config, where)
+    return config
+
+
+def resolved(config: RunConfig) -> str:
+    """The config as TOML with every default filled in; `load` reads it back equal."""
+    return dumps(msgspec.to_builtins(config))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as exc:
+        raise ConfigError(f"run file {path} does not exist") from exc
+    except IsADirectoryError as exc:
+        raise ConfigError(f"run file {path} is a folder; name the TOML file in it") from exc
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"run file {path} is not UTF-8 text: {exc}") from exc
+    except OSError as exc:
+        raise ConfigError(f"run file {path} can't be read: {exc.strerror}") from exc
+
+
+def _bind_prefetch(tree: Mapping[str, Any]) -> None:
+    """Without staleness nothing can be bound ahead: the default of `prefetch` is 0 then (DESIGN §7)."""
+    policies = tree.get("policies")
+    for policy in policies.values() if isinstance(policies, Mapping) else ():
+        trainer = policy.get("trainer") if isinstance(policy, Mapping) else None
+        if isinstance(trainer, dict) and trainer.get("max_staleness") == 0:
+            trainer.setdefault("prefetch", 0)
