@@ -7,8 +7,8 @@ It knows nothing of the bus or of roles' meaning; `node.py` says what to run. St
        └─ one failed for good ─▶ draining ───────┘
     any ──kill()──▶ every process gets SIGKILL
 
-Invariants: no child outlives `run()` or this process (PR_SET_PDEATHSIG); one task per child owns its restarts; exits are
-events, nothing polls.
+Invariants: no child outlives `run()` or this process (PR_SET_PDEATHSIG); one task per child owns its restarts; exits
+are events, nothing polls.
 """
 
 import asyncio
@@ -125,7 +125,6 @@ class Supervisor:
     async def _keep(self, child: _Child) -> None:
         try:
             while not self._draining.is_set():
-                started = time.monotonic()
                 code = await self._run_once(child)
                 if child.drained or self._killing.is_set():
                     return
@@ -138,7 +137,7 @@ class Supervisor:
                     return
                 else:
                     self._report(f"{child.spec.name} {describe_exit(code)}; see {child.spec.log_file}")
-                await self._pause_before_restart(child, lived_s=time.monotonic() - started, code=code)
+                await self._pause_before_restart(child, code)
         finally:
             child.ended.set()
 
@@ -158,18 +157,18 @@ class Supervisor:
             )
         child.process = process
         log.info("process started", extra={"process": spec.name, "pid": process.pid})
-        if self._killing.is_set():
+        if self._killing.is_set():  # asked for while it was being started
             _signal(child, signal.SIGKILL)
+        elif child.drained:
+            _signal(child, signal.SIGTERM)
         try:
             return await process.wait()
         except asyncio.CancelledError:
             _signal(child, signal.SIGKILL)
             raise
 
-    async def _pause_before_restart(self, child: _Child, *, lived_s: float, code: int) -> None:
+    async def _pause_before_restart(self, child: _Child, code: int) -> None:
         now = time.monotonic()
-        if lived_s > RESTART_WINDOW_S:
-            child.restarts.clear()
         while child.restarts and child.restarts[0] < now - RESTART_WINDOW_S:
             child.restarts.popleft()
         if len(child.restarts) >= self._max_restarts:

@@ -29,8 +29,9 @@ def share(
     asked = policies * (policy_threads or 1) + trainers * (trainer_threads or 1)
     if asked > max(cores, policies + trainers):
         raise ConfigError(
-            f"node.policy_threads = {policy_threads} and node.trainer_threads = {trainer_threads} for {policies} policy and"
-            f" {trainers} trainer processes need {asked} cores, but there are {cores}; lower them, or 0 for an even share"
+            f"node.policy_threads = {policy_threads} and node.trainer_threads = {trainer_threads} for {policies} policy"
+            f" and {trainers} trainer processes need {asked} cores, but there are {cores}; lower them, or use 0 for an"
+            " even share"
         )
     free = cores - policies * policy_threads - trainers * trainer_threads
     open_policies, open_trainers = (0 if policy_threads else policies), (0 if trainer_threads else trainers)

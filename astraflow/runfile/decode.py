@@ -147,8 +147,8 @@ def _unknown(path: Path, known: Iterable[str], where: Where) -> ConfigError:
     *above, key = path
     hint = nearest(key, known)
     if not hint:  # perhaps the key is right and its table is not: `trainer.steps`
-        places = {k.path[:i] for k in keys() for i in range(2, len(k.path) + 1) if k.path[i - 1] == key}
-        hint = f"; did you mean {'.'.join(min(places, key=lambda place: len(place)))}?" if places else ""
+        places = {".".join(k.path[:i]) for k in keys() for i in range(2, len(k.path) + 1) if k.path[i - 1] == key}
+        hint = f"; did you mean {min(places, key=len)}?" if places else ""
     if not hint:
         hint = f"; expected one of {', '.join(known)}"
     return ConfigError(f"unknown key {'.'.join([*above, key])}{where.of(path)}{hint}")
