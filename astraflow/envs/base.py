@@ -4,6 +4,8 @@ An environment knows nothing of the bus: it gets a task and policies to call, an
 Most environments are single-turn: subclass `SingleTurnEnv` and write `task`, `prompt` and `grade`.
 """
 
+import asyncio
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from astraflow.errors import EnvError
 from astraflow.messages import Reason, Sampling, Task, VersionSpan
 
 
@@ -102,6 +105,11 @@ class Grade:
 class SingleTurnEnv(ABC):
     """One prompt, one reply, one reward, for one policy.
 
+    `prompt` and `grade` run in worker threads, several at a time. What they raise never becomes a reward: an exception
+    in `prompt` is an EnvError, one in `grade` (or a reward that isn't finite) is an outcome with reason `grader`,
+    without rewards. A reply that was cut off is `truncated` unless the grade says that it is fully correct: an answer
+    given before the budget ran out is a valid success.
+
     Args:
         policy: the policy that answers; "" = the only one of the run.
     """
@@ -122,3 +130,64 @@ class SingleTurnEnv(ABC):
     @abstractmethod
     def grade(self, payload: Mapping[str, Any], reply: Reply) -> Grade:
         """Judge the reply. Runs in a worker thread; raise EnvError if judging itself fails."""
+
+    def expected(self, payload: Mapping[str, Any]) -> str:
+        """The expected answer for people to read; "" = there is none."""
+        return ""
+
+    async def run(self, task: Task, policies: Mapping[str, PolicyHandle]) -> Outcome:
+        """Ask once and grade. Raises EnvError if the prompt fails or the policy isn't there."""
+        name = self._policy_name(policies)
+        try:
+            messages = await asyncio.to_thread(self.prompt, task.payload)
+            expected = await asyncio.to_thread(self.expected, task.payload)
+        except Exception as exc:
+            raise EnvError(f"{type(self).__name__} has no prompt for task {task.id}: {describe(exc)}") from exc
+        prompt = "\n\n".join(message.content for message in messages)
+        reply = await policies[name].chat(messages, sampling=task.sampling)
+        if reply.finish_reason == "abort":
+            return Outcome(rewards={}, reason=Reason.CANCELLED, error="generation was aborted", prompt=prompt)
+        try:
+            grade = _checked(await asyncio.to_thread(self.grade, task.payload, reply))
+        except Exception as exc:  # noqa: BLE001 - the rollout boundary: graders are users' code, reason `grader`
+            return Outcome(rewards={}, reason=Reason.GRADER, error=describe(exc), prompt=prompt, answer=expected)
+        return Outcome(
+            rewards={name: grade.reward},
+            correct=grade.correct,
+            parts=grade.parts,
+            reason=_reason(grade, reply),
+            prompt=prompt,
+            answer=expected,
+        )
+
+    async def close(self) -> None:  # noqa: B027 - most have nothing to free
+        """Free processes and files. Idempotent."""
+
+    def _policy_name(self, policies: Mapping[str, PolicyHandle]) -> str:
+        if self.policy in policies:
+            return self.policy
+        if not self.policy and len(policies) == 1:
+            return next(iter(policies))
+        raise EnvError(
+            f"{type(self).__name__} has policy = {self.policy!r}, the run has {sorted(policies)}; "
+            "set args.policy of the environment"
+        )
+
+
+def describe(exc: BaseException) -> str:
+    """An exception in one line of at most 500 characters."""
+    return f"{type(exc).__name__}: {exc}".replace("\n", " ")[:500]
+
+
+def _checked(grade: Grade) -> Grade:
+    for name, value in {"reward": grade.reward, "correct": grade.correct or 0.0, **grade.parts}.items():
+        if not math.isfinite(value):
+            raise EnvError(f"{name} is {value}, expected a finite number")
+    if grade.correct is not None and not 0 <= grade.correct <= 1:
+        raise EnvError(f"correct is {grade.correct}, expected 0..1")
+    return grade
+
+
+def _reason(grade: Grade, reply: Reply) -> Reason:
+    cut_off = reply.finish_reason == "length" and (grade.correct is None or grade.correct < 1)
+    return Reason.TRUNCATED if cut_off and grade.reason in (Reason.OK, Reason.POLICY) else grade.reason
