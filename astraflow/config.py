@@ -46,6 +46,7 @@ class EngineSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     dtype: Annotated[Literal["auto", "bf16", "fp32"], _doc("auto: bf16 where the CPU is fast at it")] = "auto"
     replicas: Annotated[int, _doc("policy processes that `up` starts", ge=0)] = 1
     prefill_tokens: Annotated[int, _doc("prompt tokens prefilled between two decode steps", ge=1)] = 2048
+    kv_cache_mib: Annotated[int, _doc("memory for keys and values; requests wait for room in it", ge=1)] = 4096
     toy_step_s: Annotated[float, _doc("toy engine: seconds per decode step", ge=0)] = 0.0
 
 

@@ -6,7 +6,7 @@ Which logprob is stored: of the temperature-scaled distribution, before top-k/to
 reports too); for greedy sampling (temperature 0) of the unscaled distribution.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -48,10 +48,26 @@ class EngineLoad:
     tokens_per_s: float  # over the last seconds
     version: int
     extra: Mapping[str, float] = field(default_factory=dict)
+    error: str = ""  # why the engine can't serve any more; "" = it can
 
     @property
     def free(self) -> int:
-        return max(0, self.slots - self.running - self.queued)
+        """Requests that would start at once; 0 for an engine that failed."""
+        return 0 if self.error else max(0, self.slots - self.running - self.queued)
+
+
+class TokenStream(Protocol):
+    """A running completion: iterate it to the end, or close it to cancel the request."""
+
+    def __aiter__(self) -> "TokenStream": ...
+
+    async def __anext__(self) -> TokenChunk:
+        """All tokens since the last call. Raises EngineError if the engine fails or stops serving."""
+        ...
+
+    async def aclose(self) -> None:
+        """Cancel what is left of the request. Idempotent."""
+        ...
 
 
 class PolicyEngine(Protocol):
@@ -75,10 +91,13 @@ class PolicyEngine(Protocol):
         """Abort what runs and free everything. Idempotent."""
         ...
 
-    def generate(self, request: EngineRequest) -> AsyncIterator[TokenChunk]:
-        """Stream a completion; the last chunk has a finish_reason. Closing the iterator cancels the request.
+    def generate(self, request: EngineRequest) -> TokenStream:
+        """Stream a completion; the last chunk has a finish_reason. Closing the stream cancels the request.
 
-        Raises EngineError at once if prompt + max_new_tokens exceed the context length, or a token is out of range.
+        The request is taken at the call, not at the first iteration: requests made in one turn of the event loop are
+        admitted together, in order, before the next decode step (as far as slots and memory reach).
+        Raises EngineError at once if prompt + max_new_tokens exceed the context length, a token is out of range, the
+        id is already running, or the engine isn't started.
         """
         ...
 
