@@ -8,7 +8,8 @@
     ├── MessageError     the producer of a message: malformed, oversized, unknown type or version
     ├── EnvError         the author of an environment or reward
     ├── EngineError      the operator of a policy engine
-    └── WeightsError     the publisher of a version: digest, shape or base mismatch
+    ├── WeightsError     the publisher of a version: digest, shape or base mismatch
+    └── TrainingError    the author of the run: training diverged or can't go on from what is there
 
 A message says what, where, what was got, what was expected, and the next step.
 """
@@ -48,3 +49,7 @@ class EngineError(AstraflowError):
 
 class WeightsError(AstraflowError):
     """A weight version is damaged or doesn't fit the model; the old version keeps serving."""
+
+
+class TrainingError(AstraflowError):
+    """Training can't go on: it diverged, or its state is unusable. Restarting would only repeat it."""

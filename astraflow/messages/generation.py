@@ -70,3 +70,5 @@ class GenCancel(msgspec.Struct, frozen=True, kw_only=True):
     """Stop working on a request. Core subject gencancel.<policy>."""
 
     request_id: str
+    attempt: int = -1  # -1 = every attempt
+    replica: str = ""  # incarnation of the only replica that is meant; "" = all

@@ -1,0 +1,131 @@
+"""`python -m astraflow.actors --role …`: one actor process, as a node starts it.
+
+Exit codes: 0 = finished or drained, 3 = a mistake of the user (restarting won't help), 1 = crash.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import importlib
+import logging
+import signal
+import sys
+from pathlib import Path
+
+from astraflow.actors.context import ActorContext
+from astraflow.actors.heartbeat import Heartbeat
+from astraflow.bus import Bus, BusOptions, Topology, topology_of
+from astraflow.config import from_json
+from astraflow.errors import BusError, ConfigError, TrainingError
+from astraflow.messages import MemberState, RunRecord
+
+ROLES = ("policy", "rollout", "dataflow", "trainer", "recorder")
+EXIT_USER = 3
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """The command line that the node writes."""
+    parser = argparse.ArgumentParser(prog="python -m astraflow.actors")
+    parser.add_argument("--role", required=True, choices=ROLES)
+    parser.add_argument("--name", required=True, help="unique in the run, e.g. rollout-local-0")
+    parser.add_argument("--run", required=True)
+    parser.add_argument("--url", required=True)
+    parser.add_argument("--folder", required=True, type=Path, help="the run folder on this machine")
+    parser.add_argument("--token-file", type=Path)
+    parser.add_argument("--credentials-file", default="")
+    parser.add_argument("--region", default="local")
+    parser.add_argument("--node", default="local")
+    parser.add_argument("--policy", default="")
+    parser.add_argument("--threads", type=int, default=1)
+    return parser.parse_args(argv)
+
+
+def bus_options(args: argparse.Namespace) -> BusOptions:
+    """Where and how to connect. Raises ConfigError if the token file can't be read."""
+    token = ""
+    if args.token_file is not None:
+        try:
+            token = args.token_file.read_text().strip()
+        except OSError as exc:
+            raise ConfigError(f"token file {args.token_file} can't be read: {exc.strerror}") from exc
+    return BusOptions(url=args.url, token=token, credentials_file=args.credentials_file)
+
+
+async def read_run_record(options: BusOptions, *, run: str, region: str, name: str) -> RunRecord:
+    """The run's record from the bus. Raises ConfigError if there is no such run."""
+    bare = Topology(run=run, region=region, envs=(), policies=())
+    async with Bus.connect(options, bare, producer=name) as bus:
+        entry = await bus.kv_get("run")
+        if entry is None or not isinstance(entry.message, RunRecord):
+            raise ConfigError(f"no run {run!r} on {options.url}; start it with `astraflow up`")
+        return entry.message
+
+
+async def watch_run(ctx: ActorContext) -> None:
+    """End the actor when the run's record says that the run is to end."""
+    async for update in ctx.bus.kv_watch("run"):
+        if isinstance(update.message, RunRecord) and update.message.stop_requested:
+            ctx.stop(update.message.stop_requested)
+            return
+
+
+async def act(args: argparse.Namespace) -> None:
+    """Connect, announce, run the role, say goodbye."""
+    options = bus_options(args)
+    record = await read_run_record(options, run=args.run, region=args.region, name=args.name)
+    config = from_json(record.config_json)
+    async with Bus.connect(options, topology_of(config), producer=args.name) as bus:
+        await bus.ensure()
+        ctx = ActorContext(
+            bus=bus,
+            config=config,
+            record=record,
+            folder=args.folder,
+            name=args.name,
+            role=args.role,
+            node=args.node,
+            policy=args.policy,
+            threads=args.threads,
+        )
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, ctx.stop, "drain")
+        role = importlib.import_module(f"astraflow.actors.{args.role}")
+        async with Heartbeat(ctx, options), asyncio.TaskGroup() as group:
+            watcher = group.create_task(watch_run(ctx))
+            await role.run(ctx)
+            ctx.set_state(MemberState.DRAINING)
+            watcher.cancel()
+        logging.info("actor ended", extra={"actor": ctx.name, "reason": ctx.stop_reason})
+
+
+def first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The innermost first error of nested groups."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def main(argv: list[str]) -> int:
+    """Run one actor; the return value is the exit code."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    runner = asyncio.Runner()
+    with contextlib.suppress(ImportError):
+        import uvloop
+
+        runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    try:
+        with runner:
+            runner.run(act(parse(argv)))
+    except* (ConfigError, TrainingError) as group:
+        sys.stderr.write(f"{first_error(group)}\n")
+        return EXIT_USER
+    except* BusError as group:
+        sys.stderr.write(f"{first_error(group)}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,114 @@
+"""What an actor's code holds: its bus, the run, and what it tells the outside about itself.
+
+It owns no task and does no I/O; the heartbeat thread reads `member()` from it. Fields are single assignments, so a
+reader in another thread sees each one whole.
+"""
+
+import asyncio
+import contextlib
+import os
+import time
+import uuid
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from astraflow.bus import Bus
+from astraflow.config import PolicySection, RunConfig
+from astraflow.messages import Member, MemberState, RunRecord
+
+T = TypeVar("T")
+
+
+@dataclass(kw_only=True)
+class ActorContext:
+    """One actor's surroundings.
+
+    Attributes:
+        folder: the run folder on this machine.
+        policy: the policy it serves or trains; "" for roles that have none.
+        threads: cores that its compute may use.
+        stopping: set when the actor must end: `stop_reason` is "drain" (signal) or "finished" (the run is over).
+    """
+
+    bus: Bus
+    config: RunConfig
+    record: RunRecord
+    folder: Path
+    name: str
+    role: str
+    node: str = "local"
+    policy: str = ""
+    threads: int = 1
+    incarnation: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    stop_reason: str = ""
+    last_error: str = ""
+    gauges: dict[str, float] = field(default_factory=dict)
+    state: MemberState = MemberState.JOINING
+    since: float = field(default_factory=time.time)
+    _waiting: tuple[str, float] = ("", 0.0)
+
+    @property
+    def policy_section(self) -> PolicySection:
+        """The run file's section of this actor's policy."""
+        return self.config.policies[self.policy]
+
+    def stop(self, reason: str) -> None:
+        """Ask the actor to end; the first reason stays."""
+        if not self.stopping.is_set():
+            self.stop_reason = reason
+            self.stopping.set()
+
+    def set_state(self, state: MemberState) -> None:
+        self.state, self.since = state, time.time()
+
+    def waits_for(self, sentence: str) -> None:
+        """Say what this actor waits for, for `status`; "" = it is busy."""
+        if sentence != self._waiting[0]:
+            self._waiting = (sentence, time.time() if sentence else 0.0)
+
+    async def stopped_within(self, seconds: float) -> bool:
+        """Wait up to `seconds` for the actor to be stopped; whether it was. For periodic work."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.stopping.wait()
+        return self.stopping.is_set()
+
+    async def unless_stopped(self, work: Awaitable[T]) -> T | None:
+        """The result of `work`; None if the actor is stopped first, and then `work` is cancelled."""
+
+        async def awaited() -> T:
+            return await work
+
+        async with asyncio.TaskGroup() as group:
+            working = group.create_task(awaited())
+            stopping = group.create_task(self.stopping.wait())
+            await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+            working.cancel()
+            stopping.cancel()
+        return None if working.cancelled() else working.result()
+
+    def gauge(self, name: str, value: float) -> None:
+        self.gauges[name] = value
+
+    def member(self, *, loop_lag_s: float = 0.0, stuck_frame: str = "") -> Member:
+        """The presence record as of now."""
+        sentence, since = self._waiting
+        return Member(
+            actor=self.name,
+            role=self.role,
+            node=self.node,
+            incarnation=self.incarnation,
+            pid=os.getpid(),
+            state=self.state,
+            policy=self.policy,
+            since=self.since,
+            waits_for=sentence,
+            waits_since=since,
+            loop_lag_s=loop_lag_s,
+            stuck_frame=stuck_frame,
+            gauges=dict(self.gauges),
+            last_error=self.last_error,
+        )

@@ -1,0 +1,202 @@
+"""The dataflow actor: feeds the pure core (algos/dataflow_core.py) from logs and does what it decides.
+
+It decides nothing itself. One task, the driver, mutates the core; readers only hand it inputs through a bounded queue.
+Order of every action: append the decision → apply it → act on it; a batch is published before it is applied. On a
+restart the logs are replayed behind the snapshot's cursors, so what was decided or emitted is never decided again.
+Shutdown order: stop reading → snapshot.
+"""
+
+import asyncio
+import logging
+import time
+
+import msgspec
+
+from astraflow.actors.context import ActorContext
+from astraflow.actors.dataflow_restore import Restored, restore
+from astraflow.actors.dataflow_store import StoredState
+from astraflow.actors.metrics import DATAFLOW, EVAL
+from astraflow.algos.dataflow_core import DataflowCore
+from astraflow.bus import LogEntry
+from astraflow.messages import (
+    Decision,
+    Episode,
+    Ledger,
+    MemberState,
+    Metrics,
+    Progress,
+    RunRecord,
+    SampleBatch,
+    Task,
+)
+
+INBOX_SIZE = 1024  # inputs that wait for the driver; readers block beyond it
+IDLE_S = 0.5  # the driver looks at deadlines at least this often
+
+_log = logging.getLogger(__name__)
+
+Input = LogEntry | Progress
+
+
+class _Stop(Exception):
+    """Ends the task group from inside."""
+
+
+class Dataflow:
+    """The driver: the only one that touches the core."""
+
+    def __init__(self, ctx: ActorContext, restored: Restored) -> None:
+        self._ctx = ctx
+        self._bus = ctx.bus
+        self._core: DataflowCore = restored.core
+        self._store = restored.store
+        self._envs = restored.envs
+        self._decisions = restored.decisions
+        self._samples = restored.samples
+        self._episodes = restored.episodes
+        self._decided = 0
+        self._durable_samples: dict[str, int] = {}
+        self._inbox: asyncio.Queue[Input] = asyncio.Queue(INBOX_SIZE)
+        self._saved_at = time.monotonic()
+        self._dirty = False
+
+    async def read_episodes(self) -> None:
+        """Hand every new episode to the driver."""
+        stream = self._bus.topology.episodes
+        async for entry in self._bus.read_log(stream, cursor=self._episodes):
+            await self._inbox.put(entry)
+
+    async def watch_progress(self) -> None:
+        """Hand every trainer's progress to the driver."""
+        async for update in self._bus.kv_watch("progress."):
+            if isinstance(update.message, Progress):
+                await self._inbox.put(update.message)
+
+    async def drive(self) -> None:
+        """Take inputs, act on what follows from them, until the run is over or the actor is stopped."""
+        await self._republish()
+        while not self._ctx.stopping.is_set():
+            await self._act()
+            if self._core.finished:
+                await self.save()
+                await self._end_run()
+                return
+            await self._save_when_due()
+            self._ctx.waits_for(self._core.waits_for())
+            first = await self._ctx.unless_stopped(self._next_input())
+            while first is not None:
+                self._take(first)
+                first = self._inbox.get_nowait() if not self._inbox.empty() else None
+
+    async def _next_input(self) -> Input | None:
+        try:
+            async with asyncio.timeout(IDLE_S):
+                return await self._inbox.get()
+        except TimeoutError:
+            return None
+
+    def _take(self, item: Input) -> None:
+        self._dirty = True
+        if isinstance(item, Progress):
+            self._durable_samples[item.policy] = item.durable_sequence
+            self._core.on_progress(item)
+        elif isinstance(item.message, Episode):
+            self._core.on_episode(item.message, item.sequence)
+            self._episodes = item.cursor
+
+    async def _act(self) -> None:
+        for decision in self._core.plan(time.time()):
+            await self._decide(decision)
+        for policy in self._samples:
+            while (batch := self._core.next_batch(policy)) is not None:
+                await self._emit(batch)
+        for result in self._core.eval_results():
+            await self._bus.metrics(Metrics(kind=EVAL, at=time.time(), **result))
+
+    async def _decide(self, decision: Decision) -> None:
+        """Append, apply, publish the tasks. Raises FencedError if another dataflow decided meanwhile."""
+        self._decided += 1
+        await self._decisions.append(decision, msg_id=f"{self._ctx.incarnation}/decision-{self._decided}")
+        self._core.apply_decision(decision)
+        self._dirty = True
+        await self._publish_tasks(decision)
+
+    async def _publish_tasks(self, decision: Decision) -> None:
+        tasks = self._core.tasks_of(decision, lambda env, index: self._envs[env].task(index))
+        async with asyncio.TaskGroup() as group:
+            for task in tasks:
+                group.create_task(self._publish_task(task))
+
+    async def _publish_task(self, task: Task) -> None:
+        topology = self._bus.topology
+        subject = topology.eval_task(task.env) if task.eval_set else topology.task(task.env)
+        await self._bus.publish(subject, task, msg_id=f"{task.id}@{task.attempt}", deadline_s=None)
+
+    async def _republish(self) -> None:
+        """After a restart: every task that has no terminal record yet, under its old id."""
+        for decision in self._core.unfinished():
+            await self._publish_tasks(decision)
+
+    async def _emit(self, batch: SampleBatch) -> None:
+        """Publish a numbered batch, then apply it. Raises FencedError if another dataflow emitted meanwhile."""
+        await self._samples[batch.policy].append(batch, msg_id=f"{self._ctx.incarnation}/batch-{batch.number}")
+        self._core.apply_batch(batch)
+        self._dirty = True
+        values = self._core.batch_metrics(batch.policy)
+        await self._bus.metrics(
+            Metrics(
+                kind=DATAFLOW,
+                at=time.time(),
+                values=values,
+                policy=batch.policy,
+                step=batch.train_step,
+                batch=batch.number,
+            )
+        )
+
+    async def _save_when_due(self) -> None:
+        if self._dirty and time.monotonic() - self._saved_at >= self._ctx.config.dataflow.snapshot_every_s:
+            await self.save()
+
+    async def save(self) -> None:
+        """Snapshot, ledgers, then purge what nobody needs any more."""
+        state = StoredState(
+            core=self._core.snapshot(),
+            episodes=self._episodes,
+            decisions=self._decisions.cursor,
+            samples={policy: log.cursor for policy, log in self._samples.items()},
+        )
+        await self._store.save(state)
+        for policy in self._samples:
+            ledger = Ledger(policy=policy, counts=self._core.ledger(policy))
+            await self._bus.kv_put(f"ledger.{policy}", ledger)
+        await self._store.purge(
+            state,
+            floor=self._core.floor(),
+            durable_samples=self._durable_samples,
+            keep_episodes=self._ctx.config.record.keep_episodes,
+        )
+        self._saved_at, self._dirty = time.monotonic(), False
+
+    async def _end_run(self) -> None:
+        """Say on the bus that the run is finished; every actor ends by itself."""
+        entry = await self._bus.kv_get("run")
+        assert entry is not None
+        assert isinstance(entry.message, RunRecord)
+        ended = msgspec.structs.replace(entry.message, stop_requested="finished")
+        await self._bus.kv_put("run", ended, expected_revision=entry.revision)
+
+
+async def run(ctx: ActorContext) -> None:
+    """Restore, then drive until the run is over or the actor is stopped."""
+    dataflow = Dataflow(ctx, await restore(ctx))
+    ctx.set_state(MemberState.READY)
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(dataflow.read_episodes())
+            group.create_task(dataflow.watch_progress())
+            await dataflow.drive()
+            raise _Stop
+    except* _Stop:
+        await dataflow.save()
+        _log.info("dataflow drained", extra={"actor": ctx.name})

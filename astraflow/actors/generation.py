@@ -1,0 +1,240 @@
+"""The requester's side of a generation: a supervised stream that survives its replica (DESIGN §5).
+
+    queued ──accepted──▶ streaming ──finish──▶ done
+      ▲  └─TTL passed─┐      │
+      └───────────────┴──────┴ silence, goodbye, gap: attempt + 1 with the tokens so far
+
+It knows tokens only, no text and no episodes. Invariant: tokens handed out are contiguous and each comes from the one
+replica that this attempt belongs to; whatever another one sends is dropped and cancelled.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from astraflow.actors.context import ActorContext
+from astraflow.errors import EngineError
+from astraflow.messages import ChunkKind, GenCancel, GenChunk, GenRequest, Sampling, VersionSpan, array_of
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completion:
+    """A finished generation. C = its tokens."""
+
+    tokens: NDArray[np.int32]  # [C]
+    logprobs: NDArray[np.float32]  # [C]
+    versions: tuple[VersionSpan, ...]
+    finish_reason: str
+    attempts: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """What to generate. `id` is stable over attempts and restarts of the episode's attempt."""
+
+    id: str
+    policy: str
+    prompt_tokens: NDArray[np.int32]
+    sampling: Sampling
+    seed: int
+    min_version: int = 0
+    cohort_id: str = ""
+    cohort_size: int = 0
+
+
+@dataclass
+class _Stream:
+    """One call in flight."""
+
+    call: Call
+    attempt: int = 0
+    replica: str = ""  # "" until an attempt is accepted
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[VersionSpan] = field(default_factory=list)
+    finish_reason: str = ""
+    error: str = ""
+    broken: str = ""  # why this attempt must be continued elsewhere
+    last_heard: float = 0.0
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def take(self, chunk: GenChunk) -> None:
+        """Apply a chunk of the current attempt from its replica."""
+        self.last_heard = time.monotonic()
+        if chunk.kind is ChunkKind.GOODBYE:
+            self.broken = "goodbye"
+        elif chunk.kind is ChunkKind.REFUSED:
+            self.error = chunk.error
+        elif chunk.kind is ChunkKind.TOKENS and chunk.tokens is not None and chunk.logprobs is not None:
+            if chunk.position != len(self.tokens):
+                self.broken = f"gap: token {chunk.position} after {len(self.tokens)}"
+            else:
+                self.tokens.extend(chunk.tokens.numpy().tolist())
+                self.logprobs.extend(chunk.logprobs.numpy().tolist())
+                self.versions.extend(chunk.versions)
+                self.finish_reason = chunk.finish_reason
+        self.changed.set()
+
+    @property
+    def settled(self) -> bool:
+        return bool(self.finish_reason or self.error or self.broken)
+
+    def restart(self) -> None:
+        """Begin the next attempt with what is there."""
+        self.attempt += 1
+        self.replica, self.broken = "", ""
+        self.changed.clear()
+
+
+def merge_spans(spans: list[VersionSpan]) -> tuple[VersionSpan, ...]:
+    """Join neighbouring spans of the same version."""
+    merged: list[VersionSpan] = []
+    for span in spans:
+        if merged and merged[-1].version == span.version and merged[-1].end == span.start:
+            merged[-1] = VersionSpan(version=span.version, start=merged[-1].start, end=span.end)
+        else:
+            merged.append(span)
+    return tuple(merged)
+
+
+class GenerationClient:
+    """All generations of one process, over one reply subscription."""
+
+    def __init__(self, ctx: ActorContext) -> None:
+        self._ctx = ctx
+        self._bus = ctx.bus
+        self._reply = f"{ctx.bus.topology.reply(ctx.node)}.{ctx.incarnation}"
+        self._streams: dict[str, _Stream] = {}
+        self.continued = 0  # attempts that were continued elsewhere
+        self.wasted_chunks = 0  # chunks of replicas that an attempt did not belong to
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, ctx: ActorContext) -> AsyncIterator["GenerationClient"]:
+        """A client that listens while the context is open."""
+        client = cls(ctx)
+        async with asyncio.TaskGroup() as group, ctx.bus.subscribe_core(client._reply) as chunks:
+            task = group.create_task(client._dispatch(chunks))
+            try:
+                yield client
+            finally:
+                task.cancel()
+
+    async def _dispatch(self, chunks: AsyncIterator[object]) -> None:
+        async for decoded in chunks:
+            chunk = getattr(decoded, "message", None)
+            if isinstance(chunk, GenChunk):
+                await self._route(chunk)
+
+    async def _route(self, chunk: GenChunk) -> None:
+        stream = self._streams.get(chunk.request_id)
+        if stream is None:
+            if chunk.kind is ChunkKind.ACCEPTED:  # a cancelled call, accepted late
+                await self._cancel(chunk)
+            return
+        if chunk.attempt == stream.attempt and chunk.kind is ChunkKind.ACCEPTED and not stream.replica:
+            stream.replica = chunk.replica
+        if chunk.attempt == stream.attempt and chunk.replica == stream.replica:
+            stream.take(chunk)
+            return
+        self.wasted_chunks += 1
+        if chunk.kind is ChunkKind.ACCEPTED:
+            await self._cancel(chunk)
+
+    async def _cancel(self, chunk: GenChunk) -> None:
+        cancel = GenCancel(request_id=chunk.request_id, attempt=chunk.attempt, replica=chunk.replica)
+        policy = chunk.request_id.rsplit("|", 1)[-1]
+        await self._bus.publish_core(self._bus.topology.gen_cancel(policy), cancel)
+
+    async def generate(self, call: Call) -> Completion:
+        """Generate to the end, through as many attempts as it takes.
+
+        Raises EngineError if a replica refuses the request. Cancelling the caller cancels the request at the engine.
+        """
+        stream = _Stream(call)
+        request_id = f"{call.id}|{call.policy}"
+        self._streams[request_id] = stream
+        try:
+            while not stream.finish_reason:
+                await self._send(request_id, stream)
+                await self._supervise(stream)
+                if stream.error:
+                    raise EngineError(f"policy {call.policy} refused {call.id}: {stream.error}")
+                if stream.broken:
+                    self.continued += 1
+                    _log.info("generation continued", extra={"request": call.id, "why": stream.broken})
+                    stream.restart()
+        except asyncio.CancelledError:
+            message = GenCancel(request_id=request_id, attempt=stream.attempt)
+            await self._bus.publish_core(self._bus.topology.gen_cancel(call.policy), message)
+            raise
+        finally:
+            del self._streams[request_id]
+        return Completion(
+            tokens=np.array(stream.tokens, np.int32),
+            logprobs=np.array(stream.logprobs, np.float32),
+            versions=merge_spans(stream.versions),
+            finish_reason=stream.finish_reason,
+            attempts=stream.attempt + 1,
+        )
+
+    async def _send(self, request_id: str, stream: _Stream) -> None:
+        """Queue the current attempt: the prompt and the tokens so far, with what is left of the budget."""
+        call, done = stream.call, len(stream.tokens)
+        left = call.sampling.max_new_tokens - done
+        if left <= 0:
+            stream.finish_reason = "length"
+            return
+        sampling = Sampling(
+            max_new_tokens=left,
+            temperature=call.sampling.temperature,
+            top_k=call.sampling.top_k,
+            top_p=call.sampling.top_p,
+            stop_token_ids=call.sampling.stop_token_ids,
+            ignore_eos=call.sampling.ignore_eos,
+        )
+        ttl_s = self._ctx.config.bus.request_ttl_s
+        request = GenRequest(
+            id=request_id,
+            attempt=stream.attempt,
+            policy=call.policy,
+            prompt_tokens=array_of([*call.prompt_tokens.tolist(), *stream.tokens], "i4"),
+            sampling=sampling,
+            seed=call.seed,
+            reply_subject=self._reply,
+            position=done,
+            min_version=call.min_version,
+            cohort_id=call.cohort_id,
+            cohort_size=call.cohort_size,
+            expires_at=time.time() + ttl_s,
+        )
+        await self._bus.publish(
+            self._bus.topology.gen(call.policy),
+            request,
+            msg_id=f"{self._ctx.incarnation}/{request_id}@{stream.attempt}",
+            ttl_s=ttl_s,
+            deadline_s=None,
+        )
+
+    async def _supervise(self, stream: _Stream) -> None:
+        """Return when the attempt has finished, failed, or must be continued elsewhere."""
+        silence_s = self._ctx.config.bus.silence_s
+        patience_s = self._ctx.config.bus.request_ttl_s  # until accepted, waiting is queueing
+        waiting_since = time.monotonic()
+        while not stream.settled:
+            last = stream.last_heard if stream.replica else waiting_since
+            limit_s = silence_s if stream.replica else patience_s
+            stream.changed.clear()
+            try:
+                async with asyncio.timeout(max(0.0, last + limit_s - time.monotonic())):
+                    await stream.changed.wait()
+            except TimeoutError:
+                stream.broken = "silence" if stream.replica else "not accepted in time"

@@ -1,0 +1,51 @@
+"""A log that one actor alone writes: every append names the sequence it expects to follow.
+
+It does not know what the messages mean. Invariant: `cursor` is behind the last entry that this process has applied,
+whether it read that entry or wrote it; a foreign write raises FencedError, so two writers never interleave.
+"""
+
+from collections.abc import AsyncIterator
+
+from astraflow.bus import Bus, Cursor, LogEntry
+from astraflow.messages import Decision, SampleBatch
+
+
+class OwnedLog:
+    """One stream and this writer's place in it."""
+
+    def __init__(
+        self, bus: Bus, *, stream: str, subject: str, cursor: Cursor | None, incarnation: str, last: int
+    ) -> None:
+        self._bus = bus
+        self._stream = stream
+        self._subject = subject
+        self._incarnation = incarnation
+        self._last = last
+        self.cursor = cursor
+
+    @classmethod
+    async def open(cls, bus: Bus, *, stream: str, subject: str, cursor: Cursor | None) -> "OwnedLog":
+        """`cursor` is the place that a snapshot remembers; None = nothing applied yet."""
+        state = await bus.log_state(stream)
+        return cls(
+            bus,
+            stream=stream,
+            subject=subject,
+            cursor=cursor,
+            incarnation=state.incarnation,
+            last=state.last_sequence,
+        )
+
+    async def unapplied(self) -> AsyncIterator[LogEntry]:
+        """What an earlier process wrote behind the cursor, to the end. Raises CursorError if the log does not fit."""
+        async for entry in self._bus.read_log(self._stream, cursor=self.cursor, follow=False):
+            yield entry
+            self.cursor = entry.cursor
+
+    async def append(self, message: Decision | SampleBatch, *, msg_id: str) -> None:
+        """Store durably. Raises FencedError if another process has written since."""
+        ack = await self._bus.publish(
+            self._subject, message, msg_id=msg_id, expected_last_sequence=self._last, deadline_s=None
+        )
+        self._last = ack.sequence
+        self.cursor = Cursor(incarnation=self._incarnation, sequence=ack.sequence, message_id=msg_id)

@@ -1,0 +1,145 @@
+"""Play one task: run its environment against the policies and turn whatever happens into one Episode.
+
+A failure is data: it becomes a reason code here, at the rollout boundary, and nowhere else. It publishes no episodes
+and pulls no tasks.
+"""
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Mapping
+
+from astraflow.actors.context import ActorContext
+from astraflow.actors.policy_handle import Generates, RecordedPolicy
+from astraflow.config import PolicySection, SamplingSection
+from astraflow.envs.base import Environment, Outcome
+from astraflow.errors import EngineError, EnvError
+from astraflow.messages import Episode, Reason, Sampling, Task, Trajectory
+from astraflow.models.tokenizer import ChatTokenizer
+
+_log = logging.getLogger(__name__)
+
+
+def sampling_of(section: SamplingSection) -> Sampling:
+    """The run file's sampling section as it travels."""
+    return Sampling(
+        max_new_tokens=section.max_new_tokens,
+        temperature=section.temperature,
+        top_k=section.top_k,
+        top_p=section.top_p,
+    )
+
+
+def failed_episode(
+    task: Task,
+    reason: Reason,
+    error: str,
+    *,
+    started_at: float,
+    trajectories: tuple[Trajectory, ...] = (),
+) -> Episode:
+    """The terminal record of an attempt that has no outcome."""
+    return _record(task, reason=reason, error=error, started_at=started_at, trajectories=trajectories)
+
+
+def _record(
+    task: Task,
+    *,
+    reason: Reason,
+    started_at: float,
+    error: str = "",
+    trajectories: tuple[Trajectory, ...] = (),
+    outcome: Outcome | None = None,
+) -> Episode:
+    return Episode(
+        task_id=task.id,
+        attempt=task.attempt,
+        group_id=task.group_id,
+        group_size=task.group_size,
+        member=task.member,
+        source=task.source,
+        env=task.env,
+        feeds=task.feeds,
+        reason=reason,
+        error=error,
+        trajectories=trajectories,
+        correct=outcome.correct if outcome else None,
+        prompt=outcome.prompt if outcome else "",
+        answer=outcome.answer if outcome else "",
+        metrics=dict(outcome.metrics) if outcome else {},
+        eval_set=task.eval_set,
+        eval_round=task.eval_round,
+        started_at=started_at,
+        ended_at=time.time(),
+    )
+
+
+class Player:
+    """Plays tasks concurrently; holds what every episode of the process shares."""
+
+    def __init__(
+        self,
+        ctx: ActorContext,
+        envs: Mapping[str, Environment],
+        client: Generates,
+        tokenizers: Mapping[str, ChatTokenizer],
+    ) -> None:
+        self._ctx = ctx
+        self._envs = envs
+        self._client = client
+        self._tokenizers = tokenizers
+
+    async def play(self, task: Task) -> Episode:
+        """One attempt, from task to terminal record. Raises nothing but CancelledError."""
+        started_at = time.time()
+        handles = {name: self._handle(task, name, section) for name, section in self._ctx.config.policies.items()}
+        try:
+            async with asyncio.timeout(task.deadline_s):
+                outcome = await self._envs[task.env].run(task, handles)
+            return self._finish(task, handles, outcome, started_at)
+        except TimeoutError:
+            return self._fail(task, Reason.TIMEOUT, f"not done within {task.deadline_s:g} s", started_at)
+        except EngineError as exc:
+            return self._fail(task, Reason.INFRA, str(exc), started_at)
+        except EnvError as exc:
+            return self._fail(task, Reason.ENV, str(exc), started_at)
+        except Exception as exc:  # noqa: BLE001 - the rollout boundary: user code failed, the pool goes on
+            _log.exception("environment raised", extra={"task": task.id})
+            return self._fail(task, Reason.ENV, f"{type(exc).__name__}: {exc}", started_at)
+
+    def _handle(self, task: Task, name: str, section: PolicySection) -> RecordedPolicy:
+        return RecordedPolicy(
+            policy=name,
+            task=task,
+            sampling=task.sampling or sampling_of(section.sampling),
+            client=self._client,
+            tokenizer=self._tokenizers[name],
+        )
+
+    def _finish(
+        self, task: Task, handles: Mapping[str, RecordedPolicy], outcome: Outcome, started_at: float
+    ) -> Episode:
+        unknown = set(outcome.rewards) - set(handles)
+        if unknown:
+            raise EnvError(f"env {task.env} rewards unknown policies {sorted(unknown)}; the run has {sorted(handles)}")
+        broken = {name: reward for name, reward in outcome.rewards.items() if not math.isfinite(reward)}
+        if broken:
+            return self._fail(task, Reason.GRADER, f"reward is not finite: {broken}", started_at)
+        trajectories = tuple(
+            trajectory
+            for name, reward in outcome.rewards.items()
+            for trajectory in handles[name].trajectories(float(reward), dict(outcome.parts))
+        )
+        return _record(
+            task,
+            reason=outcome.reason,
+            error=outcome.error,
+            started_at=started_at,
+            trajectories=trajectories,
+            outcome=outcome,
+        )
+
+    def _fail(self, task: Task, reason: Reason, error: str, started_at: float) -> Episode:
+        _log.warning("episode failed", extra={"task": task.id, "reason": reason, "error": error})
+        return failed_episode(task, reason, error, started_at=started_at)

@@ -1,0 +1,243 @@
+"""The policy actor: one replica that serves one policy.
+
+It pulls generation requests while it has free slots and its weights are new enough, streams tokens back, and follows
+its policy's head, swapping weights between decode steps. It never chooses versions and never talks to a trainer.
+Shutdown order: stop pulling → goodbye to every requester → stop the engine.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+
+from astraflow.actors.cohorts import Cohorts
+from astraflow.actors.context import ActorContext
+from astraflow.actors.metrics import WEIGHTS, Gauge, Weights
+from astraflow.actors.reply_stream import ReplyStream
+from astraflow.actors.weight_follower import fetch_files, fetch_manifest, fetch_version, first_head, follow_heads
+from astraflow.bus import Delivery
+from astraflow.engines.base import EngineRequest, PolicyEngine, TokenChunk
+from astraflow.engines.factory import build_engine
+from astraflow.errors import EngineError, WeightsError
+from astraflow.messages import Decoded, GenCancel, GenRequest, Head, MemberState, Metrics
+
+REPORT_EVERY_S = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+class _Stop(Exception):
+    """Ends the task group from inside."""
+
+
+class Replica:
+    """One engine, the version it serves, and the requests in flight."""
+
+    def __init__(self, ctx: ActorContext, engine: PolicyEngine, head: Head) -> None:
+        self._ctx = ctx
+        self._engine = engine
+        self._slots = ctx.policy_section.engine.slots
+        self._streams: dict[str, ReplyStream] = {}  # by engine request id
+        self._held = 0  # deliveries taken and not finished
+        self._room = asyncio.Event()
+        self._served = asyncio.Condition()
+        self.version = head.version
+        self._cohorts = Cohorts() if ctx.config.run.deterministic else None
+
+    async def pull(self, group: asyncio.TaskGroup) -> None:
+        """Take requests for ever, never more than there are free slots."""
+        topology = self._ctx.bus.topology
+        async with self._ctx.bus.queue(topology.gen, topology.gen_consumer(self._ctx.policy)) as queue:
+            while True:
+                await self._until_room()
+                for delivery in await queue.fetch(self._slots - self._held):
+                    self._hold(+1)
+                    group.create_task(self._handle(delivery))
+
+    async def _until_room(self) -> None:
+        while self._held >= self._slots:
+            self._room.clear()
+            await self._room.wait()
+
+    def _hold(self, change: int) -> None:
+        self._held += change
+        self._room.set()
+        self._ctx.waits_for("" if self._held else "generation requests: none is queued")
+
+    async def _handle(self, delivery: Delivery) -> None:
+        try:
+            request = delivery.message
+            assert isinstance(request, GenRequest), request
+            if request.expires_at and request.expires_at < time.time():
+                await delivery.ack()  # its requester has sent a newer attempt
+                return
+            try:
+                async with delivery.keep_alive():
+                    await self._until_serves(request.min_version)
+                    stream = ReplyStream(self._ctx.bus, request, self._ctx.incarnation)
+                    await stream.accepted()
+            except asyncio.CancelledError:
+                await delivery.nak()
+                raise
+            await delivery.ack()
+            await self._serve(request, stream)
+        finally:
+            self._hold(-1)
+
+    async def _until_serves(self, version: int) -> None:
+        async with self._served:
+            await self._served.wait_for(lambda: self.version >= version)
+
+    async def _serve(self, request: GenRequest, stream: ReplyStream) -> None:
+        """Stream a completion to its requester; on cancellation (drain) hand it over."""
+        engine_id = f"{request.id}@{request.attempt}"
+        call = EngineRequest(
+            id=engine_id,
+            prompt_tokens=request.prompt_tokens.numpy(),
+            sampling=request.sampling,
+            seed=request.seed,
+            position=request.position,
+        )
+        self._streams[engine_id] = stream
+        try:
+            async for chunk in self._generate(request, call):
+                await stream.add(chunk)
+        except EngineError as exc:
+            await stream.refused(str(exc))
+        except asyncio.CancelledError:
+            await stream.goodbye()
+            raise
+        finally:
+            del self._streams[engine_id]
+
+    def _generate(self, request: GenRequest, call: EngineRequest) -> AsyncIterator[TokenChunk]:
+        if self._cohorts is None or not request.cohort_id:
+            return self._engine.generate(call)
+        return self._cohorts.generate(self._engine, request, call)
+
+    async def follow(self) -> None:
+        """Swap to each new head, the newest first; a version that can't be used leaves the old one serving."""
+        newest = asyncio.Event()
+        latest: list[Head] = []
+
+        async def watch() -> None:
+            async for head in follow_heads(self._ctx.bus, self._ctx.policy):
+                latest[:] = [head]
+                newest.set()
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(watch())
+            while True:
+                await newest.wait()
+                newest.clear()
+                if latest[0].version > self.version:
+                    await self._update(latest[0])
+
+    async def _update(self, head: Head) -> None:
+        started = time.monotonic()
+        try:
+            fetched = await fetch_version(self._ctx.bus, await fetch_manifest(self._ctx.bus, head))
+            if self._cohorts is None:
+                pause_s = await self._engine.swap(head.version, fetched.tensors)
+            else:
+                async with self._cohorts.between():
+                    pause_s = await self._engine.swap(head.version, fetched.tensors)
+        except WeightsError as exc:
+            self._ctx.last_error = str(exc)
+            await self._ctx.bus.event("warning", "version-refused", str(exc), version=head.version)
+            return
+        lag = head.version - self.version
+        async with self._served:
+            self.version = head.version
+            self._served.notify_all()
+        values = {
+            Weights.APPLY_S: time.monotonic() - started,
+            Weights.PAUSE_S: pause_s,
+            Weights.LAG_VERSIONS: float(lag),
+        }
+        await self._ctx.bus.metrics(
+            Metrics(
+                kind=WEIGHTS,
+                at=time.time(),
+                values=dict(values),
+                policy=self._ctx.policy,
+                step=head.step,
+                version=head.version,
+                labels={"actor": self._ctx.name},
+            )
+        )
+
+    async def cancels(self) -> None:
+        """End requests whose requesters no longer want them."""
+        subject = self._ctx.bus.topology.gen_cancel(self._ctx.policy)
+        async with self._ctx.bus.subscribe_core(subject) as messages:
+            async for decoded in messages:
+                await self._cancel(decoded)
+
+    async def _cancel(self, decoded: Decoded) -> None:
+        cancel = decoded.message
+        if not isinstance(cancel, GenCancel) or cancel.replica not in ("", self._ctx.incarnation):
+            return
+        for engine_id in list(self._streams):
+            request_id, _, attempt = engine_id.rpartition("@")
+            if request_id == cancel.request_id and cancel.attempt in (-1, int(attempt)):
+                await self._engine.cancel(engine_id)
+
+    async def report(self) -> None:
+        """Keep gauges current and idle requesters reassured."""
+        idle_s = self._ctx.config.bus.silence_s / 3
+        while not await self._ctx.stopped_within(min(REPORT_EVERY_S, idle_s / 2)):
+            load = self._engine.load()
+            for name, value in (
+                (Gauge.TOKENS_PER_S, load.tokens_per_s),
+                (Gauge.RUNNING, load.running),
+                (Gauge.WAITING, load.queued),
+                (Gauge.SLOTS, load.slots),
+                (Gauge.VERSION, self.version),
+            ):
+                self._ctx.gauge(name, value)
+            now = time.monotonic()
+            for stream in [item for item in self._streams.values() if now - item.last_sent > idle_s]:
+                await stream.heartbeat()
+
+
+async def run(ctx: ActorContext) -> None:
+    """Load, serve until told to stop, hand over."""
+    engine, head = await _load(ctx)
+    replica = Replica(ctx, engine, head)
+    ctx.set_state(MemberState.READY)
+    ctx.waits_for("generation requests: none is queued")
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(replica.follow())
+            group.create_task(replica.cancels())
+            group.create_task(replica.report())
+            group.create_task(replica.pull(group))
+            await ctx.stopping.wait()
+            ctx.set_state(MemberState.DRAINING)
+            raise _Stop
+    except* _Stop:
+        _log.info("policy replica drained", extra={"actor": ctx.name})
+    finally:
+        await engine.stop()
+
+
+async def _load(ctx: ActorContext) -> tuple[PolicyEngine, Head]:
+    """An engine that serves the current head; retries when versions are purged while it reads."""
+    ctx.waits_for(f"the first weights of {ctx.policy}")
+    while True:
+        head = await first_head(ctx.bus, ctx.policy)
+        ctx.set_state(MemberState.CATCHING_UP)
+        ctx.waits_for("")
+        try:
+            manifest = await fetch_manifest(ctx.bus, head)
+            files = await fetch_files(ctx.bus, manifest)
+            fetched = await fetch_version(ctx.bus, manifest)
+        except WeightsError as exc:
+            ctx.last_error = str(exc)
+            continue
+        engine = await asyncio.to_thread(
+            build_engine, ctx.policy_section.engine, files, fetched.tensors, head.version, ctx.threads
+        )
+        await engine.start()
+        return engine, head

@@ -1,0 +1,124 @@
+"""What an environment calls: one policy's chat and generate, recorded as append-only trajectories.
+
+It decides when a call continues a trajectory and when it forks a new one; it never re-tokenises what was sampled.
+Invariant: a trajectory's tokens are exactly what the engine saw and sampled, in order.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from astraflow.actors.generation import Call, Completion
+from astraflow.envs.base import ChatMessage, Reply
+from astraflow.messages import Sampling, Task, Trajectory, Turn, array_of
+from astraflow.models.tokenizer import ChatTokenizer
+
+
+class Generates(Protocol):
+    """Anything that completes a call, in service the GenerationClient."""
+
+    async def generate(self, call: Call) -> Completion: ...
+
+
+def turn_seed(seed: int, policy: str, turn: int) -> int:
+    """A turn's own sampling seed, equal wherever and whenever the turn is played."""
+    digest = hashlib.blake2b(f"{seed}/{policy}/{turn}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+@dataclass
+class _Recording:
+    """A trajectory in the making."""
+
+    tokens: list[int] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+
+    def extended_by(self, prompt: list[int]) -> bool:
+        return prompt[: len(self.tokens)] == self.tokens
+
+    def add(self, prompt: list[int], completion: Completion, text: str) -> None:
+        self.turns.append(
+            Turn(
+                context_tokens=array_of(prompt[len(self.tokens) :], "i4"),
+                completion_tokens=array_of(completion.tokens, "i4"),
+                logprobs=array_of(completion.logprobs, "f4"),
+                versions=completion.versions,
+                finish_reason=completion.finish_reason,
+            )
+        )
+        self.tokens = [*prompt, *completion.tokens.tolist()]
+        self.texts.append(text)
+
+
+class RecordedPolicy:
+    """A PolicyHandle for one episode. Its trajectories are what the episode message carries."""
+
+    def __init__(
+        self, *, policy: str, task: Task, sampling: Sampling, client: Generates, tokenizer: ChatTokenizer
+    ) -> None:
+        self.policy = policy
+        self._task = task
+        self._sampling = sampling
+        self._client = client
+        self._tokenizer = tokenizer
+        self._recordings: list[_Recording] = []
+        self._calls = 0
+
+    async def chat(self, messages: Sequence[ChatMessage], *, sampling: Sampling | None = None) -> Reply:
+        """Render with the policy's chat template, generate, decode."""
+        return await self._generate(list(self._tokenizer.render(messages)), sampling)
+
+    async def generate(self, tokens: NDArray[np.int32], *, sampling: Sampling | None = None) -> Reply:
+        """Token in, token out."""
+        return await self._generate([int(token) for token in tokens], sampling)
+
+    async def _generate(self, prompt: list[int], sampling: Sampling | None) -> Reply:
+        task, number = self._task, self._calls
+        self._calls += 1
+        completion = await self._client.generate(
+            Call(
+                id=f"{task.id}@{task.attempt}#{number}",
+                policy=self.policy,
+                prompt_tokens=np.array(prompt, np.int32),
+                sampling=sampling or self._sampling,
+                seed=turn_seed(task.seed, self.policy, number),
+                min_version=task.min_versions.get(self.policy, 0),
+                cohort_id=task.cohort_id,
+                cohort_size=task.cohort_size,
+            )
+        )
+        text = self._tokenizer.decode(completion.tokens.tolist())
+        self._recording_for(prompt).add(prompt, completion, text)
+        return Reply(
+            text=text,
+            tokens=completion.tokens,
+            logprobs=completion.logprobs,
+            versions=completion.versions,
+            finish_reason=completion.finish_reason,
+        )
+
+    def _recording_for(self, prompt: list[int]) -> _Recording:
+        """The newest trajectory that the prompt extends, else a new one (a fork)."""
+        for recording in reversed(self._recordings):
+            if recording.extended_by(prompt):
+                return recording
+        self._recordings.append(_Recording())
+        return self._recordings[-1]
+
+    def trajectories(self, reward: float, parts: dict[str, float]) -> tuple[Trajectory, ...]:
+        """What was recorded, each trajectory with the policy's reward."""
+        return tuple(
+            Trajectory(
+                policy=self.policy,
+                turns=tuple(recording.turns),
+                reward=reward,
+                reward_parts=parts,
+                text="\n".join(recording.texts),
+            )
+            for recording in self._recordings
+        )

@@ -1,0 +1,96 @@
+"""The replica's side of one generation: chunks to the requester, coalesced, with a heartbeat when idle.
+
+It knows nothing of weights or queues. Everything it sends carries the attempt and this replica's incarnation.
+"""
+
+import time
+from collections.abc import Sequence
+
+from astraflow.bus import Bus
+from astraflow.engines.base import TokenChunk
+from astraflow.messages import ChunkKind, GenChunk, GenRequest, VersionSpan, array_of
+
+FLUSH_TOKENS = 32
+FLUSH_S = 0.25
+
+
+class ReplyStream:
+    """Collects an engine's chunks and publishes them before they are `FLUSH_S` old."""
+
+    def __init__(self, bus: Bus, request: GenRequest, replica: str) -> None:
+        self._bus = bus
+        self._request = request
+        self._replica = replica
+        self._position = request.position
+        self._tokens: list[int] = []
+        self._logprobs: list[float] = []
+        self._versions: list[VersionSpan] = []
+        self.last_sent = time.monotonic()
+
+    async def accepted(self) -> None:
+        await self._send(ChunkKind.ACCEPTED)
+
+    async def refused(self, error: str) -> None:
+        await self._send(ChunkKind.REFUSED, error=error)
+
+    async def heartbeat(self) -> None:
+        """Say "alive", or better, send what is waiting."""
+        if self._tokens:
+            await self._flush("")
+        else:
+            await self._send(ChunkKind.HEARTBEAT)
+
+    async def goodbye(self) -> None:
+        """Hand over: what was sampled so far, then the goodbye."""
+        await self._flush("")
+        await self._send(ChunkKind.GOODBYE)
+
+    async def add(self, chunk: TokenChunk) -> None:
+        """Take the engine's next chunk; publish if it ends the completion or enough has gathered."""
+        self._tokens.extend(chunk.tokens.tolist())
+        self._logprobs.extend(chunk.logprobs.tolist())
+        self._versions.extend(chunk.versions)
+        late = time.monotonic() - self.last_sent > FLUSH_S
+        if chunk.finish_reason or late or len(self._tokens) >= FLUSH_TOKENS:
+            await self._flush(chunk.finish_reason)
+
+    async def _flush(self, finish_reason: str) -> None:
+        if not self._tokens and not finish_reason:
+            return
+        tokens, logprobs, versions = self._tokens, self._logprobs, self._versions
+        position, self._position = self._position, self._position + len(tokens)
+        self._tokens, self._logprobs, self._versions = [], [], []
+        await self._send(
+            ChunkKind.TOKENS,
+            position=position,
+            tokens=tokens,
+            logprobs=logprobs,
+            versions=tuple(versions),
+            finish_reason=finish_reason,
+        )
+
+    async def _send(
+        self,
+        kind: ChunkKind,
+        *,
+        position: int = 0,
+        tokens: Sequence[int] | None = None,
+        logprobs: Sequence[float] = (),
+        versions: tuple[VersionSpan, ...] = (),
+        finish_reason: str = "",
+        error: str = "",
+    ) -> None:
+        self.last_sent = time.monotonic()
+        chunk = GenChunk(
+            request_id=self._request.id,
+            attempt=self._request.attempt,
+            kind=kind,
+            replica=self._replica,
+            position=position,
+            tokens=None if tokens is None else array_of(tokens, "i4"),
+            logprobs=None if tokens is None else array_of(logprobs, "f4"),
+            versions=versions,
+            finish_reason=finish_reason,
+            error=error,
+        )
+        await self._bus.publish_core(self._request.reply_subject, chunk)

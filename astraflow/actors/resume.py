@@ -1,0 +1,116 @@
+"""How a trainer finds its starting point: checkpoint, else the last full on the bus, else the base model (DESIGN §8).
+
+It does no training. The version counter never goes back: whatever is resumed is published as a new, higher version.
+"""
+
+import asyncio
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from astraflow.actors.checkpoints import Checkpoints, TrainerState
+from astraflow.actors.context import ActorContext
+from astraflow.actors.trained_log import TrainedLog
+from astraflow.actors.weight_follower import fetch_files, fetch_manifest, fetch_version
+from astraflow.actors.weight_publisher import WeightPublisher
+from astraflow.algos.tensors import HostTensor
+from astraflow.config import TrainerSection
+from astraflow.learners.base import Learner
+from astraflow.learners.factory import build_learner
+from astraflow.messages import Head, Lease, VersionStep
+from astraflow.models.folder import read_model, write_model
+from astraflow.models.resolve import resolve_model
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resumed:
+    """A learner at its starting point, with the files that record its way."""
+
+    learner: Learner
+    state: TrainerState
+    epoch: int
+    folder: Path  # of this policy, in the run folder
+    checkpoints: Checkpoints
+    trained: TrainedLog
+
+
+def policy_folder(run_folder: Path, policy: str) -> Path:
+    """Where a policy's checkpoints, trained log and final model are."""
+    return run_folder / "policies" / policy
+
+
+async def next_epoch(ctx: ActorContext) -> int:
+    """Take the trainer's lease: its epoch is one higher than any before. Raises FencedError if two start at once."""
+    key = f"lease.trainer-{ctx.policy}"
+    entry = await ctx.bus.kv_get(key)
+    last = entry.message.epoch if entry is not None and isinstance(entry.message, Lease) else 0
+    lease = Lease(holder=ctx.incarnation, epoch=last + 1)
+    await ctx.bus.kv_put(key, lease, expected_revision=entry.revision if entry is not None else 0)
+    return lease.epoch
+
+
+async def resume(ctx: ActorContext, section: TrainerSection, publisher: WeightPublisher) -> Resumed:
+    """Everything a trainer starts from."""
+    ctx.waits_for("")
+    epoch = await next_epoch(ctx)
+    publisher.epoch = epoch
+    head = await publisher.open()
+    folder = policy_folder(ctx.folder, ctx.policy)
+    checkpoints = Checkpoints(folder / "checkpoints", keep=section.keep_checkpoints)
+    found = checkpoints.newest()
+    if found is not None:
+        path, state = found
+        learner = await _build(ctx, section, resolve_model(ctx.policy_section.model))
+        await asyncio.to_thread(learner.restore, path)
+    elif head is not None and head.step > 0:
+        learner, state = await _from_bus(ctx, section, head, folder)
+    else:
+        learner = await _build(ctx, section, resolve_model(ctx.policy_section.model))
+        state = TrainerState(policy=ctx.policy, batch=0, step=0, version=0, cursor=None)
+    state = _with_version(state, 0 if head is None else max(head.version, state.version) + 1)
+    trained = TrainedLog(folder / "trained.jsonl", size_bytes=state.trained_bytes)
+    return Resumed(learner=learner, state=state, epoch=epoch, folder=folder, checkpoints=checkpoints, trained=trained)
+
+
+def _with_version(state: TrainerState, version: int) -> TrainerState:
+    recent = (*state.recent, VersionStep(version=version, step=state.step))
+    return msgspec.structs.replace(state, version=version, recent=recent)
+
+
+async def _build(ctx: ActorContext, section: TrainerSection, model: Path) -> Learner:
+    return await asyncio.to_thread(build_learner, section, model, seed=ctx.config.run.seed, threads=ctx.threads)
+
+
+async def _from_bus(
+    ctx: ActorContext, section: TrainerSection, head: Head, folder: Path
+) -> tuple[Learner, TrainerState]:
+    """The last full on the bus, with a cold optimizer: no checkpoint is on this machine."""
+    manifest = await fetch_manifest(ctx.bus, head)
+    files = await fetch_files(ctx.bus, manifest)
+    fetched = await fetch_version(ctx.bus, manifest)
+    model = folder / "model-from-bus"
+    await asyncio.to_thread(_replace_model, model, files, fetched.tensors)
+    text = f"no checkpoint of {ctx.policy} here: resumed version {head.version} from the bus with a cold optimizer"
+    await ctx.bus.event("warning", "cold-resume", text, version=head.version, step=head.step)
+    state = TrainerState(
+        policy=ctx.policy, batch=manifest.batch, step=head.step, version=head.version, cursor=None, recent=head.recent
+    )
+    return await _build(ctx, section, model), state
+
+
+def _replace_model(folder: Path, files: Mapping[str, bytes], tensors: Mapping[str, HostTensor]) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    write_model(folder, files, tensors)
+
+
+async def publish_frozen(ctx: ActorContext, publisher: WeightPublisher) -> None:
+    """Publish a policy that is never trained, once, as version 0."""
+    publisher.epoch = await next_epoch(ctx)
+    if await publisher.open() is not None:
+        return
+    files, tensors = await asyncio.to_thread(read_model, resolve_model(ctx.policy_section.model))
+    await publisher.publish(tensors, files, version=0, step=0, batch=0, finished=True)

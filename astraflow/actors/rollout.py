@@ -1,0 +1,135 @@
+"""The rollout actor: a pool of concurrent episodes.
+
+It pulls tasks when it has a free slot, plays each in its environment and publishes exactly one terminal Episode per
+attempt before it acks the task. It does not choose tasks and does not judge what is worth training.
+Shutdown order: stop pulling → cancel episodes and nak their tasks → close environments.
+"""
+
+import asyncio
+import logging
+import time
+
+from astraflow.actors.context import ActorContext
+from astraflow.actors.generation import GenerationClient
+from astraflow.actors.metrics import ROLLOUT, Gauge
+from astraflow.actors.play import Player, failed_episode
+from astraflow.actors.rollout_stats import RolloutStats
+from astraflow.actors.weight_follower import fetch_tokenizers
+from astraflow.bus import Delivery, WorkQueue
+from astraflow.envs.base import Environment
+from astraflow.envs.registry import build_env
+from astraflow.messages import Episode, MemberState, Metrics, Reason, Task
+
+MAX_DELIVERIES = 20  # a task that was handed out this often without a record is poison
+REPORT_EVERY_S = 2.0
+
+_log = logging.getLogger(__name__)
+
+
+class RolloutPool:
+    """Slots, queues and the episodes in flight."""
+
+    def __init__(self, ctx: ActorContext, player: Player) -> None:
+        self._ctx = ctx
+        self._player = player
+        self._size = ctx.config.node.episodes_per_rollout
+        self._slots = asyncio.Semaphore(self._size)
+        self._running = 0
+        self.stats = RolloutStats()
+        ctx.gauge(Gauge.SLOTS, self._size)
+
+    async def serve(self, queue: WorkQueue, group: asyncio.TaskGroup) -> None:
+        """Pull from one queue for ever, while slots are free.
+
+        A pull that waits holds no slot, so that an empty queue does not starve the others; a delivery that comes when
+        another queue has filled the pool waits for its slot, which is at most one per queue.
+        """
+        while True:
+            async with self._slots:
+                pass
+            deliveries = await queue.fetch(1)
+            free = self._size - self._running - len(deliveries)
+            if free > 0:
+                deliveries += await queue.fetch(free, wait=False)
+            self._set_running(len(deliveries))
+            for delivery in deliveries:
+                group.create_task(self._play(delivery))
+
+    async def _play(self, delivery: Delivery) -> None:
+        try:
+            task = delivery.message
+            assert isinstance(task, Task), task
+            async with delivery.keep_alive(), self._slots:
+                episode = await self._episode(task, delivery.attempts)
+                await self._publish(episode)
+            await delivery.ack()
+            self.stats.add(episode)
+        except asyncio.CancelledError:
+            await delivery.nak()
+            raise
+        finally:
+            self._set_running(-1)
+
+    async def _episode(self, task: Task, deliveries: int) -> Episode:
+        if deliveries > MAX_DELIVERIES:
+            error = f"poison: delivered {deliveries} times without a record"
+            return failed_episode(task, Reason.INFRA, error, started_at=time.time())
+        return await self._player.play(task)
+
+    async def _publish(self, episode: Episode) -> None:
+        bus = self._ctx.bus
+        msg_id = f"{episode.task_id}@{episode.attempt}"
+        await bus.publish(bus.topology.episode(episode.env), episode, msg_id=msg_id, deadline_s=None)
+
+    def _set_running(self, change: int) -> None:
+        self._running += change
+        self._ctx.gauge(Gauge.RUNNING, self._running)
+        self._ctx.waits_for("" if self._running else "tasks: none is queued")
+
+
+async def run(ctx: ActorContext) -> None:
+    """Play episodes until told to stop."""
+    ctx.waits_for("the first weights of every policy, for their tokenizers")
+    tokenizers = await fetch_tokenizers(ctx)
+    envs: dict[str, Environment] = {name: build_env(section) for name, section in ctx.config.envs.items()}
+    try:
+        async with GenerationClient.open(ctx) as client:
+            await _serve_all(ctx, client, Player(ctx, envs, client, tokenizers))
+    finally:
+        for env in envs.values():
+            await env.close()
+
+
+async def _serve_all(ctx: ActorContext, client: GenerationClient, player: Player) -> None:
+    pool, topology = RolloutPool(ctx, player), ctx.bus.topology
+    ctx.set_state(MemberState.READY)
+    ctx.waits_for("tasks: none is queued")
+    try:
+        async with asyncio.TaskGroup() as group:
+            for env in ctx.config.envs:
+                for consumer in (topology.task_consumer(env), topology.eval_consumer(env)):
+                    group.create_task(_pull(ctx, pool, consumer, group))
+            group.create_task(_report(ctx, pool, client))
+            await ctx.stopping.wait()
+            ctx.set_state(MemberState.DRAINING)
+            raise _Stop
+    except* _Stop:
+        _log.info("rollout drained", extra={"actor": ctx.name})
+
+
+async def _report(ctx: ActorContext, pool: RolloutPool, client: GenerationClient) -> None:
+    """Publish what the pool did, every few seconds in which it did something."""
+    while not await ctx.stopped_within(REPORT_EVERY_S):
+        values = pool.stats.flush(continuations=client.continued)
+        if values is not None:
+            labels = {"actor": ctx.name}
+            await ctx.bus.metrics(Metrics(kind=ROLLOUT, at=time.time(), values=values, labels=labels))
+
+
+async def _pull(ctx: ActorContext, pool: RolloutPool, consumer: str, group: asyncio.TaskGroup) -> None:
+    async with ctx.bus.queue(ctx.bus.topology.tasks, consumer) as queue:
+        await pool.serve(queue, group)
+
+
+class _Stop(Exception):
+    """Ends the task group from inside; its tasks are cancelled and nak what they hold."""
