@@ -1,5 +1,10 @@
 """Numbers as people read them. Pure."""
 
+import math
+import time
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+
 
 def duration(seconds: float) -> str:
     """42 → "42 s", 252 → "4 min 12 s", 7500 → "2 h 05 min"; under ten seconds with one decimal."""
@@ -32,3 +37,17 @@ def counts(numbers: dict[str, int]) -> str:
     """{"ok": 1200, "infra": 2} → "ok 1,200, infra 2", the largest first, without zeros; "none" if nothing is left."""
     rows = sorted(((count, name) for name, count in numbers.items() if count), key=lambda row: (-row[0], row[1]))
     return ", ".join(f"{name} {count:,}" for count, name in rows) or "none"
+
+
+def clock(at: float) -> str:
+    """Unix seconds → local time of day, 16:03:59."""
+    return time.strftime("%H:%M:%S", time.localtime(at))
+
+
+def sparkline(values: list[float], *, width: int = 24) -> str:
+    """The last `width` values as a row of blocks, from their lowest to their highest; equal values are a low line."""
+    shown = [value for value in values if math.isfinite(value)][-width:]
+    if not shown:
+        return ""
+    low, span = min(shown), max(shown) - min(shown)
+    return "".join(BLOCKS[round((value - low) / span * (len(BLOCKS) - 1)) if span > 0 else 0] for value in shown)
