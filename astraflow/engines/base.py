@@ -6,7 +6,7 @@ Which logprob is stored: of the temperature-scaled distribution, before top-k/to
 reports too); for greedy sampling (temperature 0) of the unscaled distribution.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -94,10 +94,17 @@ class PolicyEngine(Protocol):
     def generate(self, request: EngineRequest) -> TokenStream:
         """Stream a completion; the last chunk has a finish_reason. Closing the stream cancels the request.
 
-        The request is taken at the call, not at the first iteration: requests made in one turn of the event loop are
-        admitted together, in order, before the next decode step (as far as slots and memory reach).
+        The request is taken at the call, not at the first iteration.
         Raises EngineError at once if prompt + max_new_tokens exceed the context length, a token is out of range, the
         id is already running, or the engine isn't started.
+        """
+        ...
+
+    def generate_together(self, requests: Sequence[EngineRequest]) -> Sequence[TokenStream]:
+        """Like `generate` for each, but all are admitted in this order before the next decode step.
+
+        No step sees a part of them (as far as slots and memory reach), so an engine that was idle repeats itself to the
+        last bit. Raises EngineError, with none of them taken, if one is refused.
         """
         ...
 

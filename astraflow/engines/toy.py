@@ -1,0 +1,207 @@
+"""A deterministic engine without a model: for chaos tests and benchmarks of the pipeline around it.
+
+It does not learn, and its tokens don't depend on the weights: token c of a completion is a pure function of
+(seed, c, the request's original prompt), so a continuation elsewhere yields the undisturbed completion's tokens.
+Everything runs on the event loop, driven by timers; a step costs a few microseconds per request.
+"""
+
+import asyncio
+import json
+import zlib
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from astraflow.algos.tensors import HostTensor
+from astraflow.config import EngineSection
+from astraflow.engines.base import EngineLoad, EngineRequest, TokenStream
+from astraflow.engines.keyed import keyed_bits
+from astraflow.engines.requests import check_request
+from astraflow.engines.streams import RateMeter, Reply, ReplyStream
+from astraflow.errors import EngineError, WeightsError
+from astraflow.models.toy import TOY_TENSOR
+
+MIN_LENGTH, MAX_LENGTH = 4, 27  # completion tokens, the end token included
+FREE_STEP_TOKENS = 16  # per request and step when steps take no time: fewer turns of the event loop
+
+
+def toy_completion(
+    prompt_tokens: NDArray[np.int32], seed: int, first: int, count: int, *, vocab_size: int, eos: int
+) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """Tokens [first, first + count) of the completion of an original prompt, and their logprobs in [-1, 0).
+
+    The completion's own length is 4 to 27 tokens and ends with `eos`; beyond it, for requests that ignore `eos`, it
+    goes on with ordinary tokens. Returns: int32[count], float32[count].
+    """
+    key = seed ^ (zlib.crc32(np.ascontiguousarray(prompt_tokens, dtype="<i4").tobytes()) << 20)
+    bits = keyed_bits(key, np.arange(first, first + count, dtype=np.int64))
+    length = MIN_LENGTH + int(keyed_bits(key, np.array([-1]))[0]) % (MAX_LENGTH - MIN_LENGTH + 1)
+    tokens = (bits % np.uint64(vocab_size)).astype(np.int32)
+    tokens[tokens == eos] = (eos + 1) % vocab_size
+    if first < length <= first + count:
+        tokens[length - 1 - first] = eos
+    logprobs = -(1 + (bits >> np.uint64(40)) % np.uint64(1000)).astype(np.float32) / np.float32(1000)
+    return tokens, logprobs
+
+
+@dataclass
+class _Running:
+    """A request and the completion that it will have got."""
+
+    reply: Reply
+    tokens: list[int]
+    logprobs: list[float]
+    finish_reason: str
+    sent: int = 0
+
+
+class ToyEngine:
+    """The `PolicyEngine` of the toy model. Raises EngineError for files of another model."""
+
+    def __init__(
+        self,
+        files: Mapping[str, bytes],
+        tensors: Mapping[str, HostTensor],
+        *,
+        section: EngineSection,
+        version: int = 0,
+    ) -> None:
+        config = json.loads(files["config.json"])
+        if config.get("model_type") != "toy":
+            raise EngineError(f"toy engine got a model of type {config.get('model_type')!r}, expected 'toy'")
+        self._vocab_size = int(config["vocab_size"])
+        self._eos = int(config["eos_token_id"])
+        self._context_length = section.context_length or int(config["max_position_embeddings"])
+        self._check(tensors, self._vocab_size)
+        self.weights = np.frombuffer(tensors[TOY_TENSOR].data, dtype="<f4").copy()
+        self._version = version
+        self._slots = section.slots
+        self._step_s = section.toy_step_s
+        self._step_tokens = 1 if section.toy_step_s else FREE_STEP_TOKENS
+        self._running: dict[str, _Running] = {}
+        self._waiting: deque[_Running] = deque()
+        self._rate = RateMeter()
+        self._timer: asyncio.Handle | None = None
+        self._serving = False
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        return (self._eos,)
+
+    @property
+    def context_length(self) -> int:
+        return self._context_length
+
+    async def start(self) -> None:
+        self._serving = True
+
+    async def stop(self) -> None:
+        self._serving = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for item in [*self._running.values(), *self._waiting]:
+            item.reply.put((), (), self._version, "abort")
+        self._running.clear()
+        self._waiting.clear()
+
+    def generate(self, request: EngineRequest) -> TokenStream:
+        return self.generate_together([request])[0]
+
+    def generate_together(self, requests: Sequence[EngineRequest]) -> Sequence[TokenStream]:
+        taken = set(self._running) | {item.reply.request_id for item in self._waiting}
+        for request in requests:
+            if not self._serving:
+                raise EngineError(f"request {request.id!r}: the toy engine is not serving; call start() first")
+            if request.id in taken:
+                raise EngineError(f"request {request.id!r} is already running")
+            taken.add(request.id)
+            check_request(request, vocab_size=self._vocab_size, context_length=self._context_length)
+        items = [self._plan(request) for request in requests]
+        self._waiting.extend(items)
+        self._schedule()
+        return [ReplyStream(item.reply, self._drop) for item in items]
+
+    def _plan(self, request: EngineRequest) -> _Running:
+        """The whole completion at once: what a later step hands out is only a slice."""
+        prompt = request.prompt_tokens[: request.prompt_tokens.size - request.position]
+        sampling = request.sampling
+        tokens_T, logprobs_T = toy_completion(
+            prompt,
+            request.seed,
+            request.position,
+            sampling.max_new_tokens,
+            vocab_size=self._vocab_size,
+            eos=self._eos,
+        )
+        stops = np.isin(tokens_T, [*sampling.stop_token_ids, *(() if sampling.ignore_eos else (self._eos,))])
+        stopped = bool(stops.any())
+        end = int(stops.argmax()) + 1 if stopped else tokens_T.size
+        return _Running(
+            Reply(request.id, request.position),
+            tokens_T[:end].tolist(),
+            logprobs_T[:end].tolist(),
+            "stop" if stopped else "length",
+        )
+
+    def _schedule(self) -> None:
+        if self._timer is None and (self._running or self._waiting):
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._step_s, self._step) if self._step_s else loop.call_soon(self._step)
+
+    def _step(self) -> None:
+        self._timer = None
+        while self._waiting and len(self._running) < self._slots:
+            item = self._waiting.popleft()
+            self._running[item.reply.request_id] = item
+        sent = 0
+        for item in list(self._running.values()):
+            end = min(item.sent + self._step_tokens, len(item.tokens))
+            finished = item.finish_reason if end == len(item.tokens) else ""
+            item.reply.put(item.tokens[item.sent : end], item.logprobs[item.sent : end], self._version, finished)
+            sent += end - item.sent
+            item.sent = end
+            if finished:
+                del self._running[item.reply.request_id]
+        self._rate.add(sent)
+        self._schedule()
+
+    async def cancel(self, request_id: str) -> None:
+        self._drop(request_id)
+
+    def _drop(self, request_id: str) -> None:
+        item = self._running.pop(request_id, None)
+        if item is None:
+            item = next((waiting for waiting in self._waiting if waiting.reply.request_id == request_id), None)
+            if item is None:
+                return
+            self._waiting.remove(item)
+        item.reply.put((), (), self._version, "abort")
+
+    async def swap(self, version: int, tensors: Mapping[str, HostTensor]) -> float:
+        self._check(tensors, self._vocab_size)
+        if TOY_TENSOR in tensors:
+            self.weights[:] = np.frombuffer(tensors[TOY_TENSOR].data, dtype="<f4")
+        self._version = version
+        return 0.0
+
+    @staticmethod
+    def _check(tensors: Mapping[str, HostTensor], size: int) -> None:
+        for name, tensor in tensors.items():
+            if (name, tensor.dtype, tensor.shape) != (TOY_TENSOR, "F32", (size,)):
+                raise WeightsError(
+                    f"tensor {name!r} is {tensor.dtype}{list(tensor.shape)}, the toy model has only "
+                    f"{TOY_TENSOR!r} of F32[{size}]"
+                )
+
+    def load(self) -> EngineLoad:
+        return EngineLoad(
+            slots=self._slots,
+            running=len(self._running),
+            queued=len(self._waiting),
+            tokens_per_s=self._rate.per_second(),
+            version=self._version,
+        )
