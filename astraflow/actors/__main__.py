@@ -115,16 +115,17 @@ def main(argv: list[str]) -> int:
         import uvloop
 
         runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    code = 0
     try:
         with runner:
             runner.run(act(parse(argv)))
     except* (ConfigError, TrainingError) as group:
         sys.stderr.write(f"{first_error(group)}\n")
-        return EXIT_USER
+        code = EXIT_USER
     except* BusError as group:
         sys.stderr.write(f"{first_error(group)}\n")
-        return 1
-    return 0
+        code = 1
+    return code
 
 
 if __name__ == "__main__":

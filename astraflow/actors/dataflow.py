@@ -9,6 +9,7 @@ Shutdown order: stop reading → snapshot.
 import asyncio
 import logging
 import time
+from typing import TypeAlias
 
 import msgspec
 
@@ -35,7 +36,7 @@ IDLE_S = 0.5  # the driver looks at deadlines at least this often
 
 _log = logging.getLogger(__name__)
 
-Input = LogEntry | Progress
+Input: TypeAlias = LogEntry | Progress
 
 
 class _Stop(Exception):

@@ -12,7 +12,17 @@ from collections.abc import AsyncIterator
 
 from astraflow.actors.cohorts import Cohorts
 from astraflow.actors.context import ActorContext
-from astraflow.actors.metrics import WEIGHTS, Gauge, Weights
+from astraflow.actors.metrics import (
+    POLICY_RUNNING,
+    POLICY_SLOTS,
+    POLICY_TOKENS_PER_S,
+    POLICY_VERSION,
+    POLICY_WAITING,
+    WEIGHTS,
+    WEIGHTS_APPLY_S,
+    WEIGHTS_LAG_VERSIONS,
+    WEIGHTS_PAUSE_S,
+)
 from astraflow.actors.reply_stream import ReplyStream
 from astraflow.actors.weight_follower import fetch_files, fetch_manifest, fetch_version, first_head, follow_heads
 from astraflow.bus import Delivery
@@ -47,7 +57,7 @@ class Replica:
     async def pull(self, group: asyncio.TaskGroup) -> None:
         """Take requests for ever, never more than there are free slots."""
         topology = self._ctx.bus.topology
-        async with self._ctx.bus.queue(topology.gen, topology.gen_consumer(self._ctx.policy)) as queue:
+        async with self._ctx.bus.queue(topology.gen_requests, topology.gen_consumer(self._ctx.policy)) as queue:
             while True:
                 await self._until_room()
                 for delivery in await queue.fetch(self._slots - self._held):
@@ -151,9 +161,9 @@ class Replica:
             self.version = head.version
             self._served.notify_all()
         values = {
-            Weights.APPLY_S: time.monotonic() - started,
-            Weights.PAUSE_S: pause_s,
-            Weights.LAG_VERSIONS: float(lag),
+            WEIGHTS_APPLY_S: time.monotonic() - started,
+            WEIGHTS_PAUSE_S: pause_s,
+            WEIGHTS_LAG_VERSIONS: float(lag),
         }
         await self._ctx.bus.metrics(
             Metrics(
@@ -189,11 +199,11 @@ class Replica:
         while not await self._ctx.stopped_within(min(REPORT_EVERY_S, idle_s / 2)):
             load = self._engine.load()
             for name, value in (
-                (Gauge.TOKENS_PER_S, load.tokens_per_s),
-                (Gauge.RUNNING, load.running),
-                (Gauge.WAITING, load.queued),
-                (Gauge.SLOTS, load.slots),
-                (Gauge.VERSION, self.version),
+                (POLICY_TOKENS_PER_S, load.tokens_per_s),
+                (POLICY_RUNNING, load.running),
+                (POLICY_WAITING, load.queued),
+                (POLICY_SLOTS, load.slots),
+                (POLICY_VERSION, self.version),
             ):
                 self._ctx.gauge(name, value)
             now = time.monotonic()

@@ -11,7 +11,11 @@ import time
 
 from astraflow.actors.context import ActorContext
 from astraflow.actors.generation import GenerationClient
-from astraflow.actors.metrics import ROLLOUT, Gauge
+from astraflow.actors.metrics import (
+    ROLLOUT,
+    ROLLOUT_RUNNING,
+    ROLLOUT_SLOTS,
+)
 from astraflow.actors.play import Player, failed_episode
 from astraflow.actors.rollout_stats import RolloutStats
 from astraflow.actors.weight_follower import fetch_tokenizers
@@ -36,7 +40,7 @@ class RolloutPool:
         self._slots = asyncio.Semaphore(self._size)
         self._running = 0
         self.stats = RolloutStats()
-        ctx.gauge(Gauge.SLOTS, self._size)
+        ctx.gauge(ROLLOUT_SLOTS, self._size)
 
     async def serve(self, queue: WorkQueue, group: asyncio.TaskGroup) -> None:
         """Pull from one queue for ever, while slots are free.
@@ -83,7 +87,7 @@ class RolloutPool:
 
     def _set_running(self, change: int) -> None:
         self._running += change
-        self._ctx.gauge(Gauge.RUNNING, self._running)
+        self._ctx.gauge(ROLLOUT_RUNNING, self._running)
         self._ctx.waits_for("" if self._running else "tasks: none is queued")
 
 

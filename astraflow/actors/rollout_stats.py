@@ -3,7 +3,15 @@
 import time
 from dataclasses import dataclass, field
 
-from astraflow.actors.metrics import Rollout
+from astraflow.actors.metrics import (
+    ROLLOUT_CONTINUATIONS,
+    ROLLOUT_EPISODE_S,
+    ROLLOUT_EPISODES,
+    ROLLOUT_FAILURES,
+    ROLLOUT_TOKENS,
+    ROLLOUT_TOKENS_PER_S,
+    ROLLOUT_TRUNCATED_FRACTION,
+)
 from astraflow.messages import TRAINABLE_REASONS, Episode, Reason
 
 
@@ -38,13 +46,13 @@ class RolloutStats:
             return None
         now = time.monotonic()
         values: dict[str, float] = {
-            Rollout.EPISODES: self.episodes,
-            Rollout.TOKENS: self.tokens,
-            Rollout.TOKENS_PER_S: self.tokens / max(1e-9, now - self.since),
-            Rollout.TRUNCATED_FRACTION: self.truncated / self.episodes,
-            Rollout.FAILURES: self.failures,
-            Rollout.EPISODE_S: self.seconds / self.episodes,
-            Rollout.CONTINUATIONS: continuations - self.continuations_before,
+            ROLLOUT_EPISODES: self.episodes,
+            ROLLOUT_TOKENS: self.tokens,
+            ROLLOUT_TOKENS_PER_S: self.tokens / max(1e-9, now - self.since),
+            ROLLOUT_TRUNCATED_FRACTION: self.truncated / self.episodes,
+            ROLLOUT_FAILURES: self.failures,
+            ROLLOUT_EPISODE_S: self.seconds / self.episodes,
+            ROLLOUT_CONTINUATIONS: continuations - self.continuations_before,
         }
         self.episodes = self.tokens = self.truncated = self.failures = 0
         self.seconds, self.since, self.continuations_before = 0.0, now, continuations

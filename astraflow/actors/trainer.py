@@ -13,7 +13,20 @@ from pathlib import Path
 import msgspec
 
 from astraflow.actors.context import ActorContext
-from astraflow.actors.metrics import TRAIN, Gauge, Train
+from astraflow.actors.metrics import (
+    TRAIN,
+    TRAIN_ADVANTAGE_ABS_MEAN,
+    TRAIN_GROUPS,
+    TRAIN_REWARD_MEAN,
+    TRAIN_SAMPLES,
+    TRAIN_SECONDS,
+    TRAIN_SKIPPED,
+    TRAIN_STALENESS_MAX,
+    TRAIN_STALENESS_MEAN,
+    TRAIN_WAIT_S,
+    TRAINER_STEP,
+    TRAINER_VERSION,
+)
 from astraflow.actors.resume import Resumed, publish_frozen, resume
 from astraflow.actors.weight_publisher import RECENT_VERSIONS, WeightPublisher
 from astraflow.bus import LogEntry
@@ -160,8 +173,8 @@ class Trainer:
     async def _tell_progress(self, *, finished: bool = False) -> None:
         state, cursor = self._state, self._durable.cursor
         count, digest = await asyncio.to_thread(self._trained.totals) if finished else (0, "")
-        self._ctx.gauge(Gauge.STEP, state.step)
-        self._ctx.gauge(Gauge.VERSION, state.version)
+        self._ctx.gauge(TRAINER_STEP, state.step)
+        self._ctx.gauge(TRAINER_VERSION, state.version)
         progress = Progress(
             policy=self._ctx.policy,
             consumed=state.batch,
@@ -180,18 +193,18 @@ class Trainer:
     async def _tell_metrics(self, batch: SampleBatch, report: StepReport, *, seconds: float, wait_s: float) -> None:
         samples = batch.samples
         values: dict[str, float] = {
-            **report.metrics,
-            Train.SAMPLES: len(samples),
-            Train.GROUPS: len(batch.group_ids),
-            Train.SECONDS: seconds,
-            Train.WAIT_S: wait_s,
-            Train.STALENESS_MEAN: batch.mean_staleness,
-            Train.STALENESS_MAX: batch.max_staleness,
-            Train.SKIPPED: float(not report.trained),
+            **{f"{TRAIN}.{name}": value for name, value in report.metrics.items()},
+            TRAIN_SAMPLES: len(samples),
+            TRAIN_GROUPS: len(batch.group_ids),
+            TRAIN_SECONDS: seconds,
+            TRAIN_WAIT_S: wait_s,
+            TRAIN_STALENESS_MEAN: batch.mean_staleness,
+            TRAIN_STALENESS_MAX: batch.max_staleness,
+            TRAIN_SKIPPED: float(not report.trained),
         }
         if samples:
-            values[Train.REWARD_MEAN] = sum(sample.reward for sample in samples) / len(samples)
-            values[Train.ADVANTAGE_ABS_MEAN] = sum(abs(sample.advantage) for sample in samples) / len(samples)
+            values[TRAIN_REWARD_MEAN] = sum(sample.reward for sample in samples) / len(samples)
+            values[TRAIN_ADVANTAGE_ABS_MEAN] = sum(abs(sample.advantage) for sample in samples) / len(samples)
         await self._ctx.bus.metrics(
             Metrics(
                 kind=TRAIN,

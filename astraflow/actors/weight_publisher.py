@@ -10,7 +10,11 @@ import time
 from collections.abc import Mapping
 
 from astraflow.actors.context import ActorContext
-from astraflow.actors.metrics import WEIGHTS, Weights
+from astraflow.actors.metrics import (
+    WEIGHTS,
+    WEIGHTS_BYTES,
+    WEIGHTS_PUBLISH_S,
+)
 from astraflow.algos.tensors import HostTensor
 from astraflow.bus import KvEntry
 from astraflow.errors import FencedError
@@ -99,7 +103,7 @@ class WeightPublisher:
         )
         await self._move_head(version=version, step=step, manifest_sequence=ack.sequence, finished=finished)
         await self._purge(first)
-        values = {Weights.PUBLISH_S: time.monotonic() - started, Weights.BYTES: float(len(payload))}
+        values = {WEIGHTS_PUBLISH_S: time.monotonic() - started, WEIGHTS_BYTES: float(len(payload))}
         await self._bus.metrics(
             Metrics(kind=WEIGHTS, at=time.time(), values=dict(values), policy=self._policy, step=step, version=version)
         )
