@@ -1,0 +1,259 @@
+"""One machine's part in a run: which actor processes it starts, and keeping them running until the run ends.
+
+`up` (up.py) is a node with every role and perhaps a server; `join` is a node that reads the run from the bus.
+Shutdown order: rollout, policy, dataflow, trainer, recorder, each with its own grace time (supervisor.py).
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from astraflow.actors.supervisor import Failure, ProcessSpec, Supervisor, last_lines
+from astraflow.actors.threads import COMPUTE_ROLES, process_environment, share
+from astraflow.bus import Bus, BusOptions
+from astraflow.config import RunConfig
+from astraflow.errors import AstraflowError, BusError, ConfigError
+from astraflow.messages import Progress, RunRecord
+
+DRAIN_ORDER = ("rollout", "policy", "dataflow", "trainer", "recorder")
+JOINABLE = ("policy", "rollout")
+FINISH_S = 120.0
+"""After the end of the run: time for the recorder's picture and the final model, before what is left is drained."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Connection:
+    """How actors of this node reach the bus."""
+
+    url: str
+    region: str
+    token_file: Path | None = None
+    credentials_file: str = ""
+
+    def options(self) -> BusOptions:
+        """For this process's own connection. Raises ConfigError if the token file can't be read."""
+        token = ""
+        if self.token_file is not None:
+            try:
+                token = self.token_file.read_text().strip()
+            except OSError as exc:
+                raise ConfigError(f"token file {self.token_file} can't be read: {exc.strerror}") from exc
+        return BusOptions(url=self.url, token=token, credentials_file=self.credentials_file)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Role:
+    """`count` processes of one role; `policy` for roles that belong to one."""
+
+    role: str
+    policy: str = ""
+    count: int = 1
+
+
+def roles_of(config: RunConfig) -> list[Role]:
+    """Every role of a run that lives on one machine."""
+    trained = [name for name, policy in config.policies.items() if policy.trainer]
+    return [
+        Role(role="dataflow"),
+        Role(role="recorder"),
+        *(Role(role="policy", policy=name, count=p.engine.replicas) for name, p in config.policies.items()),
+        *(Role(role="trainer", policy=name) for name in trained),
+        Role(role="rollout", count=config.node.rollouts),
+    ]
+
+
+def joining_roles(texts: Sequence[str], config: RunConfig) -> list[Role]:
+    """The roles of `--role` arguments such as `rollout` or `policy:solver`; none = rollouts and every policy.
+
+    Raises: ConfigError for a role that a joining node can't have, or an unknown policy.
+    """
+    roles: list[Role] = []
+    for text in texts or [*(f"policy:{name}" for name in config.policies), "rollout"]:
+        role, _, policy = text.partition(":")
+        if role not in JOINABLE:
+            raise ConfigError(
+                f"--role {text}: a joining node can be {' or '.join(JOINABLE)}; the others run once, in `up`"
+            )
+        if role == "policy" and policy not in config.policies:
+            raise ConfigError(f"--role {text}: write policy:NAME with one of {', '.join(config.policies)}")
+        if role == "rollout" and policy:
+            raise ConfigError(f"--role {text}: a rollout serves all policies; write --role rollout")
+        roles.append(Role(role=role, policy=policy, count=max(1, config.node.rollouts) if role == "rollout" else 1))
+    return roles
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """One process of a node, and what it is."""
+
+    role: Role
+    spec: ProcessSpec
+
+
+def plan(
+    roles: Sequence[Role], config: RunConfig, *, node: str, connection: Connection, folder: Path, cores: int
+) -> list[Planned]:
+    """The processes of a node, named `<role>-<node>-<k>`, each with its share of the cores. Raises ConfigError."""
+    counts = {role: sum(r.count for r in roles if r.role == role) for role in COMPUTE_ROLES}
+    threads = share(
+        cores,
+        policies=counts["policy"],
+        trainers=counts["trainer"],
+        policy_threads=config.node.policy_threads,
+        trainer_threads=config.node.trainer_threads,
+    )
+    planned: list[Planned] = []
+    numbers = dict.fromkeys(DRAIN_ORDER, 0)
+    for role in roles:
+        for _ in range(role.count):
+            name = f"{role.role}-{node}-{numbers[role.role]}"
+            numbers[role.role] += 1
+            own = threads.get(role.role, 1)
+            command = [sys.executable, "-m", "astraflow.actors", "--role", role.role, "--name", name, "--node", node]
+            command += ["--run", config.run.name, "--url", connection.url, "--region", connection.region]
+            command += ["--folder", str(folder), "--threads", str(own)]
+            command += ["--policy", role.policy] if role.policy else []
+            command += ["--token-file", str(connection.token_file)] if connection.token_file else []
+            command += ["--credentials-file", connection.credentials_file] if connection.credentials_file else []
+            spec = ProcessSpec(
+                name=name,
+                command=tuple(command),
+                environment=process_environment(own, base=os.environ),
+                log_file=folder / "logs" / f"{name}.log",
+                stage=DRAIN_ORDER.index(role.role),
+            )
+            planned.append(Planned(role=role, spec=spec))
+    return planned
+
+
+class Stopper:
+    """What SIGTERM and Ctrl-C do: first drain, then kill; before there is anything to drain, give up starting."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._supervisor: Supervisor | None = None
+        self._starter = asyncio.current_task()
+        self.signals = 0
+
+    def attach(self, supervisor: Supervisor) -> None:
+        """From now on there is something to drain."""
+        self._supervisor = supervisor
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Handle signals of this process while inside."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._on_signal)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+    def _on_signal(self) -> None:
+        self.signals += 1
+        if self._supervisor is None:
+            if self._starter:
+                self._starter.cancel()
+        elif self.signals == 1:
+            say(self._console, "draining: work in flight is handed back and state is saved; Ctrl-C again kills")
+            self._supervisor.drain()
+        else:
+            self._supervisor.kill()
+
+
+async def supervise(
+    planned: Sequence[Planned],
+    *,
+    bus: Bus,
+    config: RunConfig,
+    console: Console,
+    stopper: Stopper,
+    view: Callable[[asyncio.Event], Awaitable[None]],
+) -> Failure | None:
+    """Run the processes until the run ends or the node is stopped.
+
+    Args:
+        view: shows the run until the event is set.
+    Returns: why it went wrong, or None.
+    """
+
+    roles = {p.spec.name: p.role for p in planned}
+
+    async def resume(spec: ProcessSpec) -> bool:
+        return await still_needed(bus, roles[spec.name])
+
+    supervisor = Supervisor(
+        [p.spec for p in planned],
+        grace_s=config.node.grace_s,
+        max_restarts=config.node.max_restarts,
+        resume=resume,
+        report=lambda text: say(console, text, style="yellow"),
+    )
+    stopper.attach(supervisor)
+    over = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_view(view, over, console))
+        ending = group.create_task(_drain_leftovers(bus, supervisor))
+        failure = await supervisor.run()
+        ending.cancel()
+        over.set()
+    return failure
+
+
+async def still_needed(bus: Bus, role: Role) -> bool:
+    """Whether a process of this role that ended cleanly must be started again: somebody drained it, not the run."""
+    try:
+        if role.role == "trainer":
+            entry = await bus.kv_get(f"progress.{role.policy}")
+            if entry is not None and isinstance(entry.message, Progress) and entry.message.finished:
+                return False
+        record = await read_record(bus)
+    except BusError:
+        return True
+    return record is None or not record.stop_requested
+
+
+async def read_record(bus: Bus) -> RunRecord | None:
+    """The run's record; None if the run was never started on this bus."""
+    entry = await bus.kv_get("run")
+    return entry.message if entry is not None and isinstance(entry.message, RunRecord) else None
+
+
+async def _view(view: Callable[[asyncio.Event], Awaitable[None]], over: asyncio.Event, console: Console) -> None:
+    try:
+        await view(over)
+    except* AstraflowError as group:  # the run goes on without being watched
+        say(console, f"the live view ended: {group.exceptions[0]}", style="yellow")
+
+
+async def _drain_leftovers(bus: Bus, supervisor: Supervisor) -> None:
+    """When the run has ended, actors leave by themselves; whatever is still there after a while is told to."""
+    async for update in bus.kv_watch("run"):
+        if isinstance(update.message, RunRecord) and update.message.stop_requested:
+            break
+    await asyncio.sleep(FINISH_S)
+    supervisor.drain()
+
+
+def report_failure(failure: Failure, console: Console) -> int:
+    """Say why a node failed; the return value is the exit code. Raises ConfigError for a mistake of the user."""
+    if failure.user_mistake:
+        raise ConfigError(f"{failure.process}: {failure.text}")
+    say(console, f"{failure.process} {failure.text}; the end of {failure.log_file}:", style="bold red")
+    for line in last_lines(failure.log_file, 15):
+        say(console, f"  {line}")
+    return 1
+
+
+def say(console: Console, text: str, *, style: str = "") -> None:
+    """One line for people; text from elsewhere is never read as markup."""
+    console.print(text, style=style or None, markup=False, highlight=False, soft_wrap=True)

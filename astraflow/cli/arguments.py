@@ -1,0 +1,61 @@
+"""Flags that several verbs share."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from astraflow.errors import ConfigError
+
+if TYPE_CHECKING:
+    from astraflow.actors.node import Connection
+
+Verbs = Any  # argparse's private _SubParsersAction
+
+
+def add_verb(verbs: Verbs, name: str, *, help: str, example: str) -> argparse.ArgumentParser:
+    """A verb with a description and an example in its --help."""
+    parser: argparse.ArgumentParser = verbs.add_parser(
+        name,
+        help=help,
+        description=help[0].upper() + help[1:] + ".",
+        epilog=f"example:\n  {example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    return parser
+
+
+def add_run_file(parser: argparse.ArgumentParser) -> None:
+    """RUN_FILE and --set."""
+    parser.add_argument("run_file", metavar="RUN_FILE", help="the run's TOML file (keys: docs/run-file.md)")
+    parser.add_argument(
+        "--set",
+        dest="overrides",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="change a key for this start, e.g. run.seed=1; may be repeated",
+    )
+
+
+def add_connection(parser: argparse.ArgumentParser) -> None:
+    """How to reach a server that already runs."""
+    parser.add_argument("--token-file", type=Path, help="file with the server's token")
+    parser.add_argument("--credentials-file", default="", help="NATS .creds file")
+    parser.add_argument("--region", default="local", help="the region of that server (default: local)")
+
+
+def connection_of(args: argparse.Namespace, url: str) -> "Connection":
+    """The connection that the flags describe. Raises ConfigError for an address that isn't one."""
+    from astraflow.actors.node import Connection
+
+    if not url.startswith(("nats://", "tls://", "ws://", "wss://")):
+        raise ConfigError(f"server address {url!r} is not like nats://HOST:PORT")
+    return Connection(url=url, region=args.region, token_file=args.token_file, credentials_file=args.credentials_file)
+
+
+def listen_address(text: str) -> tuple[str, int]:
+    """HOST:PORT. Raises ConfigError."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ConfigError(f"--listen {text}: expected HOST:PORT, e.g. 0.0.0.0:4222")
+    return host.strip("[]"), int(port)
