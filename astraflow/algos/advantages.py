@@ -1,0 +1,80 @@
+"""A group's rewards become advantages: GRPO, Dr.GRPO and RLOO, on one group at a time.
+
+Not here: filtering of groups without signal (dataflow) and the use of advantages in a loss (`losses.py`).
+Invariant: advantages of a group sum to 0, and are exactly 0 when all its rewards are equal or it has one member.
+A NaN or infinite reward gives NaN advantages for its whole group; the learner refuses those.
+Axes: G group member. Groups may have any size ≥ 1, and sizes may differ within a batch.
+"""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from astraflow.errors import AstraflowError, ConfigError
+
+Rewards = NDArray[np.float64]
+AdvantageFunction = Callable[[Rewards], Rewards]
+
+# A group whose rewards differ by rounding noise only isn't blown up to unit size.
+STD_FLOOR = 1e-4
+
+
+class EmptyGroupError(AstraflowError):
+    """A group without members has no advantages."""
+
+
+def grpo(rewards_G: Rewards) -> Rewards:
+    """Normalised group advantages, A_i = (r_i − mean(r)) / (std(r) + 1e-4).
+
+    std divides by G − 1, as the common trainers do (TRL and verl call `torch.std`), so published step sizes carry
+    over: rewards (0, 1) give ±0.707, the population's std would give ±1.
+
+    Args: rewards_G: float[G]. Returns: float[G], sums to 0. Raises: EmptyGroupError if G == 0.
+    Source: arXiv:2402.03300 §4.1.2.
+    """
+    centred_G = dr_grpo(rewards_G)
+    if not centred_G.any():
+        return centred_G
+    normalised_G: Rewards = centred_G / (np.std(rewards_G, ddof=1) + STD_FLOOR)
+    return normalised_G
+
+
+def dr_grpo(rewards_G: Rewards) -> Rewards:
+    """Group-centred advantages, A_i = r_i − mean(r): GRPO without its bias towards groups of low variance.
+
+    Args: rewards_G: float[G]. Returns: float[G], sums to 0. Raises: EmptyGroupError if G == 0.
+    Source: arXiv:2503.20783 §3.2.
+    """
+    if rewards_G.size == 0:
+        raise EmptyGroupError("a group of 0 members has no advantages; drop it before this stage")
+    if rewards_G.size == 1 or np.all(rewards_G == rewards_G[0]):
+        # 0 also where the mean of equal numbers is not that number: mean(0.1, 0.1, 0.1) > 0.1. NaN and inf show.
+        zeros_G: Rewards = np.zeros(rewards_G.shape) + (rewards_G[0] - rewards_G[0])
+        return zeros_G
+    centred_G: Rewards = rewards_G - rewards_G.mean()
+    return centred_G
+
+
+def rloo(rewards_G: Rewards) -> Rewards:
+    """Leave-one-out advantages, A_i = r_i − mean of the other members = G / (G − 1) · (r_i − mean(r)).
+
+    A single member has no others to compare with: its advantage is 0.
+
+    Args: rewards_G: float[G]. Returns: float[G], sums to 0. Raises: EmptyGroupError if G == 0.
+    Source: arXiv:2402.14740 §2.2.
+    """
+    centred_G = dr_grpo(rewards_G)
+    scaled_G: Rewards = centred_G * (rewards_G.size / max(1, rewards_G.size - 1))
+    return scaled_G
+
+
+ADVANTAGES: Mapping[str, AdvantageFunction] = {"grpo": grpo, "dr-grpo": dr_grpo, "rloo": rloo}
+
+
+def advantage_function(name: str) -> AdvantageFunction:
+    """The estimator that `[policies.<name>.trainer].advantage` names. Raises ConfigError for an unknown name."""
+    try:
+        return ADVANTAGES[name]
+    except KeyError:
+        raise ConfigError(f"advantage = {name!r}, expected one of {sorted(ADVANTAGES)}") from None

@@ -1,0 +1,27 @@
+"""Build the learner that the run file names. Heavy imports happen here, when one is built."""
+
+from pathlib import Path
+
+from astraflow.config import TrainerSection
+from astraflow.learners.base import Learner
+
+
+def build_learner(
+    section: TrainerSection, model_folder: Path, *, seed: int, threads: int, temperature: float = 1.0
+) -> Learner:
+    """The learner of `[policies.<name>.trainer].learner`, loaded and ready.
+
+    Args:
+        seed: of the run; only dithering uses it.
+        threads: cores for the process.
+        temperature: of `[policies.<name>.sampling]`: logprobs are compared at the temperature of sampling.
+
+    Raises: ConfigError if the model folder can't be used.
+    """
+    if section.learner == "toy":
+        from astraflow.learners.toy import ToyLearner
+
+        return ToyLearner(model_folder, section)
+    from astraflow.learners.torch_learner import TorchLearner
+
+    return TorchLearner(model_folder, section, seed=seed, threads=threads, temperature=temperature)

@@ -1,0 +1,94 @@
+"""Logprobs of sampled tokens under the weights being trained, without ever holding logits of a whole batch.
+
+Not here: the plan of micro-batches (`algos/packing.py`) and the loss (`algos/losses.py`).
+Invariant: only positions that predict a sampled token reach the output layer, a bounded block of rows at a time.
+Axes: B row, L position, D width, V vocabulary, N sampled token.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from astraflow.algos.packing import MicroBatch
+
+# A block of fp32 logits: big enough for full speed, small beside the activations.
+LOGIT_BLOCK_BYTES = 64 << 20
+
+
+def micro_batch_logprobs(
+    backbone: nn.Module, head_VD: Tensor, micro_batch: MicroBatch, *, temperature: float
+) -> Tensor:
+    """float32[N]: logprobs of the micro-batch's targets, of the temperature-scaled distribution, with gradient."""
+    tokens_BL = torch.from_numpy(micro_batch.tokens_BL)
+    if micro_batch.segments_BL is None:
+        states = backbone(input_ids=tokens_BL, use_cache=False).last_hidden_state
+    else:
+        states = backbone(
+            input_ids=tokens_BL,
+            attention_mask=segment_mask(torch.from_numpy(micro_batch.segments_BL), head_VD.dtype),
+            position_ids=torch.from_numpy(micro_batch.positions_BL),
+            use_cache=False,
+        ).last_hidden_state
+    hidden_ND = states.flatten(0, 1)[torch.from_numpy(micro_batch.sources_N)]
+    targets_N = torch.from_numpy(np.ascontiguousarray(micro_batch.targets_N))
+    logprobs_N: Tensor = _TokenLogprobs.apply(  # type: ignore[no-untyped-call]
+        hidden_ND, head_VD, targets_N, 1.0 / temperature
+    )
+    return logprobs_N
+
+
+def segment_mask(segments_BL: Tensor, dtype: torch.dtype) -> Tensor:
+    """Additive attention mask [B, 1, L, L]: a position sees what precedes it in the prompt (0) and its own segment."""
+    length = segments_BL.shape[1]
+    keys, queries = segments_BL[:, None, None, :], segments_BL[:, None, :, None]
+    seen = ((keys == 0) | (keys == queries)) & torch.ones(length, length, dtype=torch.bool).tril()
+    return torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, float("-inf"))
+
+
+class _TokenLogprobs(torch.autograd.Function):
+    """log softmax(scale · h @ headᵀ)[target], blockwise; backward computes each block of logits once more."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden_ND: Tensor, head_VD: Tensor, targets_N: Tensor, scale: float) -> Tensor:
+        normalisers, chosen = [], []
+        for rows in _blocks(hidden_ND, head_VD):
+            logits = _logits(hidden_ND[rows], head_VD, scale)
+            normalisers.append(torch.logsumexp(logits, dim=-1))
+            chosen.append(logits.gather(1, targets_N[rows, None]).squeeze(1))
+        normaliser_N = torch.cat(normalisers)
+        ctx.save_for_backward(hidden_ND, head_VD, targets_N, normaliser_N)
+        ctx.scale = scale
+        return torch.cat(chosen) - normaliser_N
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        hidden_ND, head_VD, targets_N, normaliser_N = ctx.saved_tensors
+        gradient_N = gradients[0] * ctx.scale
+        hidden_gradient = torch.empty_like(hidden_ND)
+        head_gradient: Tensor | None = None
+        for rows in _blocks(hidden_ND, head_VD):
+            # d logprob / d logits = onehot(target) − softmax
+            logits = _logits(hidden_ND[rows], head_VD, ctx.scale)
+            flow = logits.sub_(normaliser_N[rows, None]).exp_().mul_(-gradient_N[rows, None])
+            flow.scatter_add_(1, targets_N[rows, None], gradient_N[rows, None])
+            flow = flow.to(head_VD.dtype)
+            torch.mm(flow, head_VD, out=hidden_gradient[rows])
+            block = flow.t() @ hidden_ND[rows]
+            # Blocks add up in fp32: bf16 sums would lose the small ones.
+            head_gradient = block.float() if head_gradient is None else head_gradient.add_(block)
+        if head_gradient is None:
+            head_gradient = torch.zeros_like(head_VD)
+        return hidden_gradient, head_gradient.to(head_VD.dtype), None, None
+
+
+def _logits(hidden: Tensor, head_VD: Tensor, scale: float) -> Tensor:
+    logits = F.linear(hidden, head_VD).float()
+    return logits if scale == 1.0 else logits.mul_(scale)
+
+
+def _blocks(hidden_ND: Tensor, head_VD: Tensor) -> list[slice]:
+    rows = max(1, LOGIT_BLOCK_BYTES // (4 * head_VD.shape[0]))
+    return [slice(i, min(i + rows, len(hidden_ND))) for i in range(0, len(hidden_ND), rows)]

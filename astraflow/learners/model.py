@@ -1,0 +1,78 @@
+"""Load a causal language model from a local folder, and know what it lets us do with it.
+
+Not here: masters, optimizer, files of a version. Nothing ever touches a model hub.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+
+from astraflow.errors import ConfigError
+
+# Families whose attention takes a 4D mask and explicit positions and has nothing else that looks along a row.
+# tests/learners/test_prefix_sharing.py holds each of them to equal gradients.
+SHARED_PREFIX_FAMILIES = frozenset({"llama", "qwen2", "qwen3"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedModel:
+    """A model in its checkpoint's dtype, in eval mode: dropout would make logprobs differ from the engine's."""
+
+    module: nn.Module
+    backbone: nn.Module  # tokens → hidden states
+    head_name: str  # parameter that maps hidden states to logits; of tied weights the embedding's name
+    vocabulary: int
+    shares_prefixes: bool
+    attention_cost: float  # of one attended position, relative to all matrix products of a token
+
+    @property
+    def head_VD(self) -> Tensor:
+        return self.module.get_parameter(self.head_name)
+
+
+def load_model(folder: Path) -> LoadedModel:
+    """Raises ConfigError for a folder that is missing, incomplete, or holds a model that can't be trained here."""
+    if not (folder / "config.json").is_file():
+        raise ConfigError(f"{folder} has no config.json; expected a folder that transformers' save_pretrained wrote")
+    transformers.utils.logging.disable_progress_bar()
+    try:
+        module = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype="auto", local_files_only=True)
+    except (OSError, ValueError, KeyError) as exc:
+        raise ConfigError(f"{folder} can't be loaded as a causal language model: {exc}") from exc
+    module.eval()
+    config, head = module.config, module.get_output_embeddings()
+    if not _has_plain_head(module, head):
+        raise ConfigError(
+            f"{folder} is a {config.model_type} model, which changes its logits after the output layer; "
+            "the torch learner trains models whose logits are hidden states times a matrix"
+        )
+    names = {parameter: name for name, parameter in module.named_parameters()}
+    layers, width = config.num_hidden_layers, config.hidden_size
+    plain_attention = config._attn_implementation == "sdpa" and all(
+        kind == "full_attention" for kind in getattr(config, "layer_types", None) or ()
+    )
+    inner = sum(p.numel() for p in module.parameters()) - module.get_input_embeddings().weight.numel()
+    return LoadedModel(
+        module=module,
+        backbone=module.base_model,
+        head_name=names[head.weight],
+        vocabulary=head.weight.shape[0],
+        shares_prefixes=config.model_type in SHARED_PREFIX_FAMILIES and plain_attention,
+        attention_cost=2.0 * layers * width / max(1, inner),
+    )
+
+
+def _has_plain_head(module: nn.Module, head: nn.Module | None) -> bool:
+    """Whether logits are exactly head(hidden states): no bias, scale or soft cap."""
+    if not isinstance(head, nn.Linear) or getattr(head, "bias", None) is not None:
+        return False
+    tokens_BL = torch.arange(4)[None] % head.weight.shape[0]
+    with torch.no_grad():
+        backbone: Any = module.base_model
+        hidden = backbone(input_ids=tokens_BL, use_cache=False).last_hidden_state
+        logits: Tensor = module(input_ids=tokens_BL, use_cache=False).logits
+        return torch.equal(nn.functional.linear(hidden, head.weight), logits)
