@@ -1,0 +1,81 @@
+"""The live view: its picture and its lines from hand-made views, and the whole of it on a real server."""
+
+import io
+
+from rich.console import Console
+from run_in_progress import CREATED_AT, evaluation, everybody, member, train, view_of
+
+from astraflow.actors.metrics import DATAFLOW, DATAFLOW_CORRECT_ALL, DATAFLOW_REWARD_ALL, POLICY_TOKENS_PER_S
+from astraflow.actors.panel import picture
+from astraflow.actors.plain import eval_line, event_line, member_line, step_line
+from astraflow.actors.view import RunView
+from astraflow.messages import Event, MemberState, Metrics, Progress
+
+AT = CREATED_AT + 252
+
+
+def drawn(view: RunView, *, width: int = 100) -> str:
+    console = Console(width=width, file=io.StringIO(), record=True, force_terminal=True)
+    console.print(picture(view, at=AT))
+    return console.export_text()
+
+
+def test_the_picture_shows_the_run_at_a_glance() -> None:
+    view = view_of(*everybody(), member("policy-n-2", "policy", policy="solver", gauges={POLICY_TOKENS_PER_S: 812.0}))
+    view.apply("progress.solver", Progress(policy="solver", consumed=12, step=12, version=12, epoch=1))
+    view.queues = {"task.sums": 14, "gen.solver": 0}
+    for metrics in [evaluation(0, 0.13), evaluation(10, 0.62), *(train(s, reward=s / 30) for s in range(1, 13))]:
+        view.history.add(metrics)
+    text = drawn(view)
+    for part in ("demo", "4 min 12 s", "step  12 / 30", "reward  0.40", "▁▂▂▃▄▄▅", "0.13 → 0.62", "812 tokens/s",
+                 "staleness 0.5 mean, 1 max", "2 replicas", "task.sums 14", "frozen"):  # fmt: skip
+        assert part in text, text
+    assert "problems" not in text
+    assert "events" not in text
+
+
+def test_the_picture_shows_who_waits_what_is_missing_and_the_last_troubles() -> None:
+    trainer = member("trainer-n-0", "trainer", policy="solver", waits_for="batch 1: 3 of 8 groups", waits_since=AT - 75)
+    view = view_of(trainer, member("policy-n-1", "policy", policy="judge", state=MemberState.JOINING))
+    view.events.extend(Event(level="warning", name="x", text=f"trouble {k}", actor="a-1", at=AT) for k in range(5))
+    view.events.append(Event(level="info", name="x", text="all is well", at=AT))
+    text = drawn(view)
+    for part in ("trainer solver waits for batch 1: 3 of 8 groups   1 min 15 s", "0 rollout nodes",
+                 "no policy replica for solver", "starting    policy-n-1", "trouble 4", "trouble 2"):  # fmt: skip
+        assert part in text, text
+    for part in ("trouble 1", "all is well", "no policy replica for judge"):
+        assert part not in text, text
+
+
+def test_the_picture_fits_a_narrow_terminal_and_a_view_without_a_run() -> None:
+    lines = drawn(view_of(*everybody()), width=50).splitlines()
+    assert max(len(line) for line in lines) <= 50
+    assert "waiting for the run's record" in drawn(RunView())
+
+
+def test_a_step_is_one_line() -> None:
+    view = view_of(*everybody())
+    view.history.add(evaluation(0, 0.25))
+    view.history.add(train(1, reward=0.5))
+    line = step_line(view, train(1, reward=0.5), seconds=None)
+    assert line == (
+        "        10 s  solver step 1/30 · reward 0.50 · held-out correct 0.25 at step 0 · version 1 · "
+        "staleness 0.5/1 · 0 tokens/s"
+    )
+    everything = {DATAFLOW_REWARD_ALL: 0.4, DATAFLOW_CORRECT_ALL: 0.3}
+    view.history.add(Metrics(kind=DATAFLOW, at=AT, policy="solver", step=1, values=everything))
+    line = step_line(view, train(2, skipped=1.0), seconds=3.4)
+    assert "reward 0.40 · correct 0.30 · version 2 · " in line
+    assert line.endswith("0 tokens/s · 3.4 s · SKIPPED")
+
+
+def test_other_news_are_one_line_each() -> None:
+    view = view_of()
+    view.history.add(evaluation(10, 0.5))
+    assert eval_line(view, evaluation(10, 0.5)) == (
+        "  1 min 41 s  solver evaluation held-out at step 10 · correct 0.50 · reward 0.60 · 64 answers"
+    )
+    event = Event(level="error", name="x", text="disk [full]", actor="recorder-n-0", at=AT)
+    assert event_line(view, event) == "  4 min 12 s  error · recorder-n-0: disk [full]"
+    state = member("policy-n-0", "policy", state=MemberState.CATCHING_UP, since=AT)
+    assert member_line(view, state) == "  4 min 12 s  policy-n-0 is catching up"

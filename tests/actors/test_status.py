@@ -1,0 +1,137 @@
+"""Status: its sentences from hand-made views, and the whole of it from a real server."""
+
+import json
+
+from run_in_progress import CONFIG, CREATED_AT, evaluation, everybody, member, train, view_of
+
+from astraflow.actors.metrics import POLICY_TOKENS_PER_S, POLICY_VERSION
+from astraflow.actors.status import render, status_of, to_json
+from astraflow.actors.view import RunView, Wait
+from astraflow.messages import Event, Head, Ledger, Member, MemberState, Progress, RunRecord
+
+AT = CREATED_AT + 100
+
+
+def without(role: str, policy: str = "") -> list[Member]:
+    return [m for m in everybody() if m.role != role or (policy and m.policy != policy)]
+
+
+def test_a_run_with_everybody_ready_has_no_problems() -> None:
+    assert view_of(*everybody()).problems() == []
+
+
+def test_missing_actors_are_named_with_what_waits_for_them() -> None:
+    view = view_of()
+    view.queues = {"task.sums": 12, "task.sums.eval": 0, "gen.solver": 3}
+    assert view.problems() == [
+        "no dataflow: no tasks are issued",
+        "0 rollout nodes: tasks wait (sums 12)",
+        "no policy replica for solver: 3 requests wait",
+        "no trainer for solver: 0 of 30 steps are done",
+        "no policy replica for judge",
+    ]
+
+
+def test_a_frozen_policy_and_a_finished_trainer_miss_no_trainer() -> None:
+    view = view_of(*without("trainer"))
+    assert view.problems() == ["no trainer for solver: 0 of 30 steps are done"]
+    view.apply("progress.solver", Progress(policy="solver", consumed=30, step=30, version=30, epoch=1, finished=True))
+    assert view.problems() == []
+
+
+def test_an_actor_on_its_way_is_said_or_left_out_as_asked() -> None:
+    coming = member("policy-n-0", "policy", policy="solver", state=MemberState.CATCHING_UP)
+    view = view_of(*without("policy", "solver"), coming)
+    assert view.problems() == ["no policy replica for solver (policy-n-0 is catching up)"]
+    assert view.problems(with_coming=False) == []
+
+
+def test_an_expired_member_is_gone_until_it_comes_back() -> None:
+    view = view_of(*everybody())
+    view.apply("member.rollout-n-0", None)
+    assert view.problems() == ["0 rollout nodes (rollout-n-0 is gone)"]
+    assert status_of(view, at=AT).gone == ("rollout-n-0",)
+    assert "rollout-n-0              gone" in render(status_of(view, at=AT))
+    view.apply("member.rollout-n-0", member("rollout-n-0", "rollout", incarnation="second"))
+    assert (view.problems(), view.gone) == ([], {})
+
+
+def test_a_goodbye_is_gone_too() -> None:
+    view = view_of(*everybody())
+    view.apply("member.dataflow-n-0", member("dataflow-n-0", "dataflow", state=MemberState.GONE))
+    assert view.problems() == ["no dataflow: no tasks are issued (dataflow-n-0 is gone)"]
+
+
+def test_a_stuck_actor_is_shown_with_its_frame_and_an_error_with_its_text() -> None:
+    stuck = member("rollout-n-1", "rollout", stuck_frame="grade.py:7 verify", loop_lag_s=3.2)
+    ill = member("rollout-n-2", "rollout", last_error="EnvError: no dataset")
+    view = view_of(*everybody(), stuck, ill)
+    assert view.problems() == [
+        "rollout-n-1 is stuck since 3.2 s in grade.py:7 verify",
+        "rollout-n-2: EnvError: no dataset",
+    ]
+    assert "stuck in grade.py:7 verify" in render(status_of(view, at=AT))
+
+
+def test_who_waits_for_whom_is_one_row_per_role_and_sentence() -> None:
+    trainer = member(
+        "trainer-n-0", "trainer", policy="solver", waits_for="batch 12: 3 of 8 groups", waits_since=CREATED_AT + 90
+    )
+    pools = [member(f"rollout-n-{k}", "rollout", waits_for="tasks", waits_since=CREATED_AT + 60 + k) for k in range(3)]
+    view = view_of(*without("trainer"), trainer, *pools, member("rollout-n-3", "rollout"))
+    assert view.waits() == [
+        Wait(who="rollout (3 of 4)", waits_for="tasks", since=CREATED_AT + 60),
+        Wait(who="trainer solver", waits_for="batch 12: 3 of 8 groups", since=CREATED_AT + 90),
+    ]
+    assert "trainer solver waits for batch 12: 3 of 8 groups (10 s)" in render(status_of(view, at=AT))
+
+
+def test_a_finished_run_has_no_problems_though_everybody_is_gone() -> None:
+    view = view_of()
+    assert view.record is not None
+    view.apply("run", RunRecord(**{f: getattr(view.record, f) for f in ("name", "incarnation", "config_json")},
+                                created_at=CREATED_AT, stop_requested="finished"))  # fmt: skip
+    assert view.problems() == []
+
+
+def full_view() -> RunView:
+    replica = member("policy-n-0", "policy", policy="solver", gauges={POLICY_TOKENS_PER_S: 800.4, POLICY_VERSION: 11.0})
+    view = view_of(*without("policy", "solver"), replica)
+    view.apply("head.solver", _head(12))
+    view.apply("progress.solver", Progress(policy="solver", consumed=13, step=12, version=12, epoch=1))
+    view.apply("ledger.solver", Ledger(policy="solver", counts={"issued": 90, "infra": 2}))
+    view.apply("lease.x", None)
+    for metrics in (evaluation(0, 0.1), train(11), train(12, reward=0.75), evaluation(10, 0.5)):
+        view.history.add(metrics)
+    view.events.append(Event(level="error", name="disk-full", text="no room", actor="recorder-n-0", at=AT))
+    return view
+
+
+def _head(version: int) -> Head:
+    return Head(policy="solver", version=version, step=version, epoch=1, manifest_sequence=1, full_manifest_sequence=1)
+
+
+def test_status_json_has_stable_keys() -> None:
+    plain = json.loads(json.dumps(to_json(status_of(full_view(), at=AT))))
+    assert set(plain) == {
+        "run", "incarnation", "created_at", "at", "stop_requested", "members", "gone", "policies", "queues", "waits",
+        "problems", "events",
+    }  # fmt: skip
+    assert set(plain["policies"]) == set(CONFIG.policies)
+    solver = plain["policies"]["solver"]
+    assert set(solver) == {
+        "trainable", "step", "steps_planned", "consumed", "version", "finished", "replicas", "serving", "tokens_per_s",
+        "reward", "staleness_mean", "staleness_max", "eval", "ledger",
+    }  # fmt: skip
+    assert (solver["step"], solver["consumed"], solver["version"], solver["serving"]) == (12, 13, 12, [11, 11])
+    assert (solver["reward"], solver["tokens_per_s"], solver["ledger"]) == (0.75, 800.4, {"issued": 90, "infra": 2})
+    assert [point["correct"] for point in solver["eval"]["held-out"]] == [0.1, 0.5]
+    assert plain["events"][0]["text"] == "no room"
+
+
+def test_rendered_status_says_what_a_person_asks() -> None:
+    text = render(status_of(full_view(), at=AT))
+    for part in ("run demo · running · 1 min 40 s", "solver: step 12 of 30 · version 12 · 1 replica serving 11",
+                 "800 tokens/s", "reward 0.75", "held-out: correct 0.10 → 0.50 (step 0 → 10)", "issued 90, infra 2",
+                 "recorder-n-0: no room", "judge: frozen"):  # fmt: skip
+        assert part in text, text
