@@ -37,7 +37,8 @@ class EvalPoint(msgspec.Struct, frozen=True, kw_only=True):
 class PolicyHistory:
     """One policy's steps and evaluations."""
 
-    train: dict[int, Metrics] = field(default_factory=dict)  # by step
+    train: dict[int, Metrics] = field(default_factory=dict)  # by step, without those that were skipped
+    skipped: dict[int, Metrics] = field(default_factory=dict)  # by batch: it made no step, so its step is another's
     flow: dict[int, Metrics] = field(default_factory=dict)  # kind dataflow, by step
     evals: dict[str, dict[int, EvalPoint]] = field(default_factory=dict)  # by set, then step
 
@@ -46,21 +47,10 @@ class PolicyHistory:
         source = self.flow if flow else self.train
         return [(step, source[step].values[name]) for step in sorted(source) if name in source[step].values]
 
-    def trained_steps(self) -> list[int]:
-        """Steps whose optimizer step was not skipped."""
-        return [step for step, metrics in self.train.items() if not metrics.values.get(TRAIN_SKIPPED)]
-
     def first_and_last(self, name: str) -> tuple[EvalPoint, EvalPoint] | None:
         """The evaluations of a set with the lowest and the highest step; None without any."""
         points = self.evals.get(name)
         return (points[min(points)], points[max(points)]) if points else None
-
-    def step_of(self, version: int) -> int:
-        """The step that produced a version; the version itself where no step says so."""
-        for metrics in self.train.values():
-            if metrics.version == version:
-                return metrics.step
-        return version
 
 
 @dataclass
@@ -84,6 +74,8 @@ class History:
                 size=int(metrics.values.get(EVAL_SIZE, 0)),
             )
             self.of(metrics.policy).evals.setdefault(metrics.labels.get(LABEL_SET, ""), {})[metrics.step] = point
+        elif metrics.kind == TRAIN and metrics.values.get(TRAIN_SKIPPED):
+            self.of(metrics.policy).skipped[metrics.batch] = metrics
         elif metrics.kind in (TRAIN, DATAFLOW):
             history = self.of(metrics.policy)
             steps = history.train if metrics.kind == TRAIN else history.flow

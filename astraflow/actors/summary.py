@@ -13,10 +13,11 @@ import msgspec
 from astraflow.actors.history import EpisodeTotals, EvalPoint, History, PolicyHistory
 from astraflow.actors.metrics import TRAIN_STALENESS_MAX, TRAIN_STALENESS_MEAN, TRAIN_TOKENS
 from astraflow.actors.wording import amount, change, counts, duration
+from astraflow.algos import ledger
 from astraflow.config import RunConfig
 from astraflow.messages import Head, Ledger, Progress, RunRecord
 
-NOT_SKIPPED = frozenset({"issued", "emitted", "trained", "open", "buffered"})  # ledger rows that are no loss
+NOT_SKIPPED = ledger.RECORD_COUNTS | {ledger.ISSUED, ledger.EMITTED, ledger.OPEN, ledger.BUFFERED}
 
 
 class EvalSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +43,7 @@ class PolicySummary(msgspec.Struct, frozen=True, kw_only=True):
     skipped_steps: int = 0
     eval: dict[str, EvalSummary] = {}
     skipped: dict[str, int] = {}  # tasks by the reason why they were not trained
-    ledger: dict[str, int] = {}  # every row, as dataflow counted
+    ledger: dict[str, int] = {}  # every row, as dataflow counted; late, retried and unknown count records
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,8 +105,8 @@ def _policy(
     name: str, planned: int, created_at: float, history: PolicyHistory, totals: EpisodeTotals, facts: BusFacts
 ) -> PolicySummary:
     progress, head = facts.progress.get(name), facts.heads.get(name)
-    ledger = dict(facts.ledgers[name].counts) if name in facts.ledgers else {}
-    trained = history.trained_steps()
+    counted = dict(facts.ledgers[name].counts) if name in facts.ledgers else {}
+    trained = history.train.values()
     means = [value for _, value in history.series(TRAIN_STALENESS_MEAN)]
     evals = {}
     for set_name in sorted(history.evals):
@@ -113,23 +114,21 @@ def _policy(
             evals[set_name] = EvalSummary(before=points[0], after=points[1])
     return PolicySummary(
         trainable=planned > 0,
-        steps=progress.step if progress else max(trained, default=0),
+        steps=progress.step if progress else max(history.train, default=0),
         steps_planned=planned,
         version=max(progress.version if progress else 0, head.version if head else 0),
         finished=progress.finished if progress else False,
-        seconds_to_first_step=(
-            round(min(history.train[step].at for step in trained) - created_at, 3) if trained else None
-        ),
+        seconds_to_first_step=round(min(m.at for m in trained) - created_at, 3) if trained else None,
         generated_tokens=totals.generated_tokens.get(name, 0),
-        trained_tokens=int(sum(history.train[step].values.get(TRAIN_TOKENS, 0) for step in trained)),
+        trained_tokens=int(sum(m.values.get(TRAIN_TOKENS, 0) for m in trained)),
         trained_tasks=progress.trained_tasks if progress else 0,
         trained_digest=progress.trained_digest if progress else "",
         staleness_mean=sum(means) / len(means) if means else None,
         staleness_max=max((value for _, value in history.series(TRAIN_STALENESS_MAX)), default=None),
-        skipped_steps=len(history.train) - len(trained),
+        skipped_steps=len(history.skipped),
         eval=evals,
-        skipped={reason: count for reason, count in ledger.items() if count and reason not in NOT_SKIPPED},
-        ledger=ledger,
+        skipped={reason: count for reason, count in counted.items() if count and reason not in NOT_SKIPPED},
+        ledger=counted,
     )
 
 
@@ -176,6 +175,9 @@ def _policy_lines(name: str, policy: PolicySummary) -> list[str]:
     if policy.trained_tasks:
         lines.append(f"  trained     {policy.trained_tasks:,} tasks, digest {policy.trained_digest[:12]}")
     lines.append(f"  not trained {counts(policy.skipped)}")
+    records = {reason: policy.ledger.get(reason, 0) for reason in ledger.RECORD_COUNTS}
+    if any(records.values()):
+        lines.append(f"  records     {counts(records)}")
     if policy.skipped_steps:
         lines.append(f"  skipped     {policy.skipped_steps} optimizer steps (NaN, infinity or no tokens)")
     return lines
