@@ -34,7 +34,7 @@ def grpo(rewards_G: Rewards) -> Rewards:
     Source: arXiv:2402.03300 §4.1.2.
     """
     centred_G = dr_grpo(rewards_G)
-    if not centred_G.any():
+    if rewards_G.size == 1 or not centred_G.any():
         return centred_G
     normalised_G: Rewards = centred_G / (np.std(rewards_G, ddof=1) + STD_FLOOR)
     return normalised_G

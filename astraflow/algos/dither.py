@@ -7,9 +7,6 @@ Invariant: the result rounds back to exactly the bf16 weights it came from, what
 import torch
 from torch import Tensor
 
-# Just under half a spacing; at exactly half, round-to-even would move every second weight.
-REACH = 0.49
-
 
 def on_bf16_grid(weights: Tensor) -> bool:
     """Whether every value of a floating tensor is a bf16 value, so that nothing is known below bf16's last bit."""
@@ -20,10 +17,11 @@ def on_bf16_grid(weights: Tensor) -> bool:
 
 
 def dithered_master(weights: Tensor, generator: torch.Generator) -> Tensor:
-    """An fp32 master at w + u·ulp(w), u uniform in ±0.49, kept only where it rounds back to w.
+    """An fp32 master at w + u·ulp(w), u uniform in ±1/2, kept only where it rounds back to w.
 
     ulp(w) is the distance to the next bf16 value away from zero. Below a power of two the spacing halves, so there
-    about a quarter of the draws don't round back and keep w itself. Values whose spacing is subnormal in fp32 (so ±0
+    a quarter of the draws don't round back and keep w itself. Draws reach the very edge of the cell: with a margin, an
+    update smaller than the margin would move no bf16 weight at all. Values whose spacing is subnormal in fp32 (so ±0
     too), infinities and NaN are left alone.
 
     Args:
@@ -34,7 +32,7 @@ def dithered_master(weights: Tensor, generator: torch.Generator) -> Tensor:
     exact = weights.float().contiguous()
     magnitude = weights.abs()
     spacing = torch.nextafter(magnitude, torch.full_like(magnitude, float("inf"))).float() - magnitude.float()
-    offset = torch.rand(weights.shape, generator=generator, dtype=torch.float32).sub_(0.5).mul_(2 * REACH)
+    offset = torch.rand(weights.shape, generator=generator, dtype=torch.float32).sub_(0.5)
     moved = offset.mul_(spacing).add_(exact)
     keeps = moved.to(torch.bfloat16).view(torch.int16) == weights.contiguous().view(torch.int16)
     keeps &= (spacing >= torch.finfo(torch.float32).tiny) & moved.isfinite()

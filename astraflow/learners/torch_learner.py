@@ -28,18 +28,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
-from astraflow.algos.losses import TokenSums, ppo_clip_loss
-from astraflow.algos.packing import Costs, MicroBatch, plan_micro_batches
+from astraflow.algos.losses import TokenSums
+from astraflow.algos.packing import Costs, plan_micro_batches
 from astraflow.algos.tensors import HostTensor
 from astraflow.config import TrainerSection
 from astraflow.errors import WeightsError
 from astraflow.learners.base import StepReport
-from astraflow.learners.batch import Batch, read_batch
+from astraflow.learners.batch import read_batch
 from astraflow.learners.checkpoint import read_state, write_state
 from astraflow.learners.export import export_tensors, with_dtype
-from astraflow.learners.logprobs import micro_batch_logprobs
+from astraflow.learners.gradients import accumulate_gradients
 from astraflow.learners.master import MasterWeights
 from astraflow.learners.model import load_model
 from astraflow.learners.precision import compute_dtype
@@ -110,19 +109,18 @@ class TorchLearner:
             costs=self._costs,
             share_prefixes=self._share_prefixes,
         )
-        loss, sums, seconds = self._accumulate(plan, batch)
-        norm = self._master.gradient_norm() if math.isfinite(loss) else math.nan
+        result = accumulate_gradients(self._model, plan, batch, self._section, temperature=self._temperature)
+        if not math.isfinite(result.loss):
+            return self._skip("nan_loss", result.loss)
+        norm = self._master.gradient_norm()
         if not math.isfinite(norm):
-            self._master.drop_gradients()
-            return StepReport(
-                trained=False, skip_reason="nan_gradient" if math.isfinite(loss) else "nan_loss", metrics={"loss": loss}
-            )
+            return self._skip("nan_gradient", result.loss)
         started = time.perf_counter()
         learning_rate = self.learning_rate
         self._master.apply_gradients(norm, learning_rate=learning_rate)
         self._steps += 1
         metrics = {
-            "loss": loss,
+            "loss": result.loss,
             "grad_norm": norm,
             "lr": learning_rate,
             "tokens": float(batch.sampled_tokens),
@@ -130,44 +128,21 @@ class TorchLearner:
             "micro_batches": float(len(plan)),
             "skipped_samples": float(batch.skipped),
             "entropy": -float(batch.behaviour_M.mean()),
+            "forward_s": result.forward_s,
+            "backward_s": result.backward_s,
             "optimizer_s": time.perf_counter() - started,
         }
-        return StepReport(trained=True, metrics=metrics | seconds | _means(sums))
+        return StepReport(trained=True, metrics=metrics | _means(result.sums))
+
+    def _skip(self, reason: str, loss: float) -> StepReport:
+        self._master.drop_gradients()
+        return StepReport(trained=False, skip_reason=reason, metrics={"loss": loss})
 
     @property
     def learning_rate(self) -> float:
         """Of the next step: rises linearly to its full value in the last warm-up step."""
         warm_up = min(1.0, (self._steps + 1) / max(1, self._section.warmup_steps))
         return self._section.learning_rate * warm_up
-
-    def _accumulate(self, plan: Sequence[MicroBatch], batch: Batch) -> tuple[float, TokenSums, dict[str, float]]:
-        """Gradients of all micro-batches; stops at the first loss that is NaN or infinite."""
-        behaviour_M, advantages_M = torch.from_numpy(batch.behaviour_M), torch.from_numpy(batch.advantages_M)
-        total, sums, forward_s, backward_s = 0.0, TokenSums(), 0.0, 0.0
-        for micro_batch in plan:
-            started = time.perf_counter()
-            order_N = torch.from_numpy(micro_batch.order_N)
-            loss, part = ppo_clip_loss(
-                self._logprobs(micro_batch),
-                behaviour_M[order_N],
-                advantages_M[order_N],
-                clip_low=self._section.clip_low,
-                clip_high=self._section.clip_high,
-                denominator=batch.sampled_tokens,
-            )
-            total, sums = total + float(loss.detach()), sums + part
-            forward_s += time.perf_counter() - started
-            if not math.isfinite(total):
-                break
-            started = time.perf_counter()
-            loss.backward()  # type: ignore[no-untyped-call]
-            backward_s += time.perf_counter() - started
-        return total, sums, {"forward_s": forward_s, "backward_s": backward_s}
-
-    def _logprobs(self, micro_batch: MicroBatch) -> Tensor:
-        return micro_batch_logprobs(
-            self._model.backbone, self._model.head_VD, micro_batch, temperature=self._temperature
-        )
 
     def export(self) -> Mapping[str, HostTensor]:
         """The weights in the compute dtype, which is the rollout dtype; stable copies under Hugging Face names."""
