@@ -1,19 +1,14 @@
-"""What the keys of a run file mean together: names that must exist, bounds between keys, folders, environments.
+"""What the keys of a run file mean together: names that must exist, bounds between keys, folders.
 
-Assumes that every key by itself is right (`decode.py`). Each check raises a ConfigError that says how to fix it.
+No environment is built here (`environments.py`). Assumes that every key by itself is right (`decode.py`). Each check
+raises a ConfigError that says how to fix it.
 """
 
-import importlib.util
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Protocol
 
-from astraflow.config import EnvSection, EvalSection, PolicySection, RunConfig, SourceSection, TrainerSection
-from astraflow.errors import AstraflowError
+from astraflow.config import EnvSection, PolicySection, RunConfig, SourceSection, TrainerSection
 from astraflow.runfile.decode import Where, nearest
-
-PACKAGES = {"reasoning-gym": ("reasoning_gym",), "math": ("math_verify",)}
-"""Packages without which an environment can't be built; then its arguments aren't checked here."""
 
 FULLS_IN_WEIGHTS = 3
 
@@ -183,72 +178,3 @@ def _check_deterministic(config: RunConfig, where: Where) -> None:
         if policy.trainer and policy.trainer.max_staleness != 0:
             path = ("policies", name, "trainer", "max_staleness")
             raise where.error(path, f"is {policy.trainer.max_staleness}; run.deterministic needs 0")
-
-
-class Sized(Protocol):
-    """What is asked of a built environment here."""
-
-    @property
-    def size(self) -> int | None: ...
-
-
-def check_environments(config: RunConfig, where: Where) -> None:
-    """Build each environment whose packages are installed; check its arguments and the ranges of task indices.
-
-    Raises: ConfigError.
-    """
-    import asyncio
-
-    from astraflow.envs.registry import build_env
-
-    for name, section in config.envs.items():
-        if not all(importlib.util.find_spec(package) for package in PACKAGES.get(section.kind, ())):
-            continue
-        try:
-            env = build_env(section)
-        except AstraflowError as exc:
-            raise where.error(("envs", name), str(exc)) from exc
-        try:
-            check_ranges(name, env, config, where)
-        finally:
-            asyncio.run(env.close())
-
-
-def check_ranges(name: str, env: Sized, config: RunConfig, where: Where) -> None:
-    """Sources and eval sets of this environment stay within its tasks and apart from each other. Raises ConfigError."""
-    sources = {key: s for key, s in config.sources.items() if s.env == name}
-    evals = {key: e for key, e in config.eval.items() if e.env == name}
-    for kind, sections in (("sources", sources), ("eval", evals)):
-        for key, section in sections.items():
-            _check_inside((kind, key), section, env.size, where)
-    for key, source in sources.items():
-        if source.shuffle and not source.size and env.size is None:
-            raise where.error(("sources", key, "shuffle"), f"environment {name} is endless; set sources.{key}.size")
-        for eval_key, held_out in evals.items():
-            last = _last_index(source, env.size, config)
-            if held_out.first < last and source.first < held_out.first + held_out.size:
-                raise where.error(
-                    ("eval", eval_key, "first"),
-                    f"tasks {held_out.first} to {held_out.first + held_out.size - 1} overlap with those of source {key}"
-                    f" ({source.first} to {last - 1}); held-out tasks must not be trained on",
-                )
-
-
-def _check_inside(path: tuple[str, ...], section: SourceSection | EvalSection, size: int | None, where: Where) -> None:
-    if size is not None and section.first + section.size > size:
-        raise where.error(
-            (*path, "first"),
-            f"tasks {section.first} to {section.first + section.size - 1} are asked for,"
-            f" but environment {section.env} has only {size}",
-        )
-    if size is not None and section.first >= size:
-        raise where.error((*path, "first"), f"is {section.first}, but environment {section.env} has only {size} tasks")
-
-
-def _last_index(source: SourceSection, env_size: int | None, config: RunConfig) -> int:
-    """One past the last index that the source can reach; of an endless source, what the steps need without filters."""
-    if source.size:
-        return source.first + source.size
-    if env_size is not None:
-        return env_size
-    return source.first + sum(t.steps * t.batch_groups for t in trainable(config).values())

@@ -45,7 +45,9 @@ class Where:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """`; did you mean x?`, or "" if nothing is near."""
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    names = list(known)
+    found = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    found = found or [other for other in names if len(name) > 2 and other.startswith(name)]
     return f"; did you mean {found[0]}?" if found else ""
 
 

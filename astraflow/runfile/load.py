@@ -14,8 +14,9 @@ import msgspec
 from astraflow.config import RunConfig
 from astraflow.errors import ConfigError
 from astraflow.runfile import overrides as override
-from astraflow.runfile.checks import check, check_environments
+from astraflow.runfile.checks import check
 from astraflow.runfile.decode import Where, decode
+from astraflow.runfile.environments import check_environments
 from astraflow.runfile.toml import dumps
 
 

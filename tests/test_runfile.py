@@ -1,0 +1,481 @@
+"""Reading run files: overrides, defaults, the resolved file, and every error with its place and its next step."""
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from astraflow.config import RunConfig
+from astraflow.errors import ConfigError
+from astraflow.runfile import load, resolved
+from astraflow.runfile.decode import Where, decode
+from astraflow.runfile.docs import page
+from astraflow.runfile.overrides import apply, parse
+from astraflow.runfile.schema import ANY_NAME, Key, bare, keys
+from astraflow.runfile.toml import dumps, line_of
+
+ROOT = Path(__file__).parent.parent
+
+TOY = """\
+[run]
+name = "demo"
+
+[policies.solver]
+model = "toy"
+engine = { kind = "toy" }
+
+[policies.solver.trainer]
+steps = 4
+learner = "toy"
+
+[envs.game]
+kind = "toy"
+
+[sources.game]
+env = "game"
+group_size = 4
+
+[eval.held-out]
+env = "game"
+size = 8
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "run.toml"
+    path.write_text(TOY)
+    return path
+
+
+def load_light(path: str | Path, *overrides: str) -> RunConfig:
+    return load(path, overrides, environments=False)
+
+
+def error_of(path: Path, *overrides: str, environments: bool = False) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(path, overrides, environments=environments)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def error_in(file: Path, text: str, *, environments: bool = False) -> str:
+    file.write_text(text)
+    return error_of(file, environments=environments)
+
+
+def test_a_small_file_gets_every_default(file: Path) -> None:
+    config = load(file)
+    assert config.policies["solver"].trainer is not None
+    assert config.policies["solver"].trainer.batch_groups == 8
+    assert config.bus.ack_wait_s == 30.0
+
+
+def test_the_resolved_file_reads_back_equal(file: Path) -> None:
+    config = load_light(file, "envs.game.args={ seed = 3, words = ['a', \"b'\"], deep = { x = 1.5 } }")
+    again = file.with_name("resolved.toml")
+    again.write_text(resolved(config))
+    assert load_light(again) == config
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.toml")), ids=lambda path: path.stem)
+def test_examples_are_valid(example: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    load(example)
+
+
+# --- overrides
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("run.seed=7", 7),
+        ("run.seed = 7", 7),
+        ("policies.solver.trainer.learning_rate=1e-6", 1e-6),
+        ("run.deterministic=true", True),
+        ("run.name=demo2", "demo2"),
+        ('run.name="demo2"', "demo2"),
+        ("run.name=2024", "2024"),
+        ("run.folder=/data/my runs", "/data/my runs"),
+        ("bus.url=", ""),
+        ("policies.solver.trainer.filters=['truncated']", ["truncated"]),
+        ("envs.game.args.word=true", True),
+        ("envs.game.args.word=plain-word", "plain-word"),
+        ("policies.solver.engine={ kind = 'toy', slots = 3 }", {"kind": "toy", "slots": 3}),
+    ],
+)
+def test_override_values(text: str, value: Any) -> None:
+    assert parse(text)[1] == value
+
+
+def test_the_last_override_wins(file: Path) -> None:
+    assert load_light(file, "run.seed=1", "run.seed=2").run.seed == 2
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("run.seed", "--set run.seed: no value; write --set KEY=VALUE, e.g. --set run.seed=1"),
+        (
+            "run..seed=1",
+            "--set run..seed=1: 'run..seed' is not a key; write names joined by single dots, e.g. run.seed",
+        ),
+        ("=1", "--set =1: '' is not a key; write names joined by single dots, e.g. run.seed"),
+        ("run.seed=", '--set run.seed=: the value is empty; write run.seed="" for an empty text'),
+        ("run.seed=[1", "--set run.seed=[1: '[1' is neither a TOML value nor a plain word: "),
+        ("run.seed=1\nx = 2", "--set run.seed=1\\nx = 2: one value is expected, not several lines"),
+        ("run.name.first=a", "--set run.name.first=a: run.name is a value, not a table; set it as a whole"),
+        ("run.sead=1", "unknown key run.sead in --set run.sead=1; did you mean seed?"),
+        ("rum.seed=1", "unknown key rum in --set rum.seed=1; did you mean run?"),
+        ("trainer.steps=1", "unknown key trainer in --set trainer.steps=1; did you mean policies.<name>.trainer?"),
+        ("run.seed=one", 'run.seed in --set run.seed=one: expected int, got "one"'),
+        (
+            "policies.solvr.trainer.steps=3",
+            "policies.solvr.model in --set policies.solvr.trainer.steps=3 is missing; did you mean solver?",
+        ),
+    ],
+)
+def test_wrong_overrides_are_explained(file: Path, override: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_light(file, override)
+    assert str(caught.value).replace("\n", "\\n").startswith(message)
+
+
+def other_value(key: Key, current: Any) -> str:
+    """A valid value that differs from the current one, as one would type it."""
+    kind = bare(key.annotation)
+    special = {
+        ("run", "name"): "other",
+        ("policies", ANY_NAME, "model"): "tiny-add",
+        ("envs", ANY_NAME, "kind"): "tiny",
+        ("envs", ANY_NAME, "args"): "{ task = 'add' }",
+        ("policies", ANY_NAME, "trainer", "filters"): "['truncated']",
+        ("sources", ANY_NAME, "env"): "other-env",
+        ("eval", ANY_NAME, "env"): "other-env",
+    }
+    if key.path in special:
+        return special[key.path]
+    if kind is bool:
+        return str(not current).lower()
+    if kind is int:
+        return str(current + 1)
+    if kind is float:
+        return "0.5" if current != 0.5 else "0.25"
+    if kind is str:
+        return "elsewhere"
+    return str(next(choice for choice in get_args(kind) if choice != current))
+
+
+@pytest.mark.parametrize("key", list(keys()), ids=lambda key: ".".join(key.path))
+def test_every_key_can_be_set(key: Key) -> None:
+    names = {"policies": "solver", "envs": "game", "sources": "game", "eval": "held-out"}
+    path = [names[key.path[0]] if part == ANY_NAME else part for part in key.path]
+    tree = tomllib.loads(TOY)
+
+    def value(config: RunConfig) -> Any:
+        found: Any = msgspec.to_builtins(config)
+        for part in path:
+            found = found[part]
+        return found
+
+    before = value(decode(tree, Where()))
+    apply(tree, [f"{'.'.join(path)}={other_value(key, before)}"])
+    assert value(decode(tree, Where())) != before
+
+
+# --- wrong files
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    assert error_of(tmp_path / "no.toml") == f"run file {tmp_path / 'no.toml'} does not exist"
+    assert "is a folder" in error_of(tmp_path)
+
+
+def test_broken_toml_names_the_line(file: Path) -> None:
+    assert "is not valid TOML" in error_in(file, "[run\n")
+    assert "line 2" in error_in(file, "[run]\nname = \n")
+    file.write_bytes(b"[run]\nname = '\xff'\n")
+    assert "is not UTF-8 text" in error_of(file)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("steps = 4", "stepps = 4", "unknown key policies.solver.trainer.stepps in {file} line 9; did you mean steps?"),
+        ("[run]", "[rum]", "unknown key rum in {file} line 1; did you mean run?"),
+        ("name =", "qqq =", "unknown key run.qqq in {file} line 2; expected one of name, seed, folder, deterministic"),
+        ("steps = 4", "", "policies.solver.trainer.steps in {file} line 8 is missing"),
+        ('model = "toy"', "", "policies.solver.model in {file} line 4 is missing"),
+        ("steps = 4", 'steps = "many"', 'policies.solver.trainer.steps in {file} line 9: expected int, got "many"'),
+        ("steps = 4", "steps = 4.5", "policies.solver.trainer.steps in {file} line 9: expected int, got 4.5"),
+        ("steps = 4", "steps = true", "policies.solver.trainer.steps in {file} line 9: expected int, got true"),
+        ("steps = 4", "steps = 0", "policies.solver.trainer.steps in {file} line 9: expected int >= 1, got 0"),
+        ("steps = 4", "steps = -3", "policies.solver.trainer.steps in {file} line 9: expected int >= 1, got -3"),
+        (
+            "steps = 4",
+            "steps = 99999999999999999999",
+            "policies.solver.trainer.steps in {file} line 9: a 64-bit integer is expected, got 99999999999999999999",
+        ),
+        ("group_size = 4", "group_size = 0", "sources.game.group_size in {file} line 17: expected int >= 1, got 0"),
+        ("size = 8", "size = -8", "eval.held-out.size in {file} line 21: expected int >= 1, got -8"),
+        (
+            "steps = 4",
+            "steps = 4\nlearning_rate = nan",
+            "policies.solver.trainer.learning_rate in {file} line 10: a finite number is expected, got nan",
+        ),
+        (
+            "steps = 4",
+            "steps = 4\nlearning_rate = -1e-5",
+            "policies.solver.trainer.learning_rate in {file} line 10: expected float >= 0.0, got -1e-05",
+        ),
+        (
+            'learner = "toy"',
+            'learner = "torhc"',
+            'policies.solver.trainer.learner in {file} line 10: expected one of torch, toy, got "torhc";'
+            " did you mean torch?",
+        ),
+        (
+            "steps = 4",
+            'steps = 4\nfilters = ["truncate"]',
+            "policies.solver.trainer.filters in {file} line 10: expected one of zero-advantage, truncated,"
+            ' got "truncate"; did you mean truncated?',
+        ),
+        (
+            "steps = 4",
+            'steps = 4\nfilters = "truncated"',
+            'policies.solver.trainer.filters in {file} line 10: expected list, got "truncated"',
+        ),
+        (
+            'name = "demo"',
+            'name = "My Run"',
+            'run.name in {file} line 2: expected 1 to 32 of a-z, 0-9 and -, got "My Run"',
+        ),
+        ('name = "demo"', 'name = ""', 'run.name in {file} line 2: expected 1 to 32 of a-z, 0-9 and -, got ""'),
+        (
+            'name = "demo"',
+            'name = "demo\\n"',
+            'run.name in {file} line 2: a text without control characters is expected, got "demo\\n"',
+        ),
+        ("[envs.game]", "[envs.Game]", "envs.Game in {file} line 12: a name is 1 to 32 of a-z, 0-9 and -"),
+        ("[eval.held-out]", "[eval]", "eval.env in {file} line 20: stands right under eval; put it in [eval.<name>]"),
+        (
+            'kind = "toy"\n\n[sources',
+            'kind = "toy"\nargs = { since = 2020-01-01 }\n\n[sources',
+            "envs.game.args.since in {file} line 14: dates and times are not supported, got 2020-01-01;"
+            " write it as text",
+        ),
+        (
+            'kind = "toy"\n\n[sources',
+            'kind = "toy"\nargs = 3\n\n[sources',
+            "envs.game.args in {file} line 14: expected a table, got 3",
+        ),
+    ],
+)
+def test_wrong_keys_and_values_are_named_with_their_line(file: Path, old: str, new: str, message: str) -> None:
+    assert old in TOY
+    assert error_in(file, TOY.replace(old, new, 1)) == message.format(file=file)
+
+
+def test_missing_tables_are_named(file: Path) -> None:
+    assert error_in(file, "run = 3\n") == f"run in {file} line 1: expected a table, got 3"
+    assert error_in(file, "") == f"run in {file} is missing; add a table [run]"
+    assert error_in(file, '[run]\nname = "x"\n') == f"policies in {file} is missing; add a table [policies.<name>]"
+
+
+# --- what keys mean together
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["sources.game.env=gaem"],
+            "sources.game.env in --set sources.game.env=gaem: there is no [envs.gaem]; did you mean game?",
+        ),
+        (
+            ["eval.held-out.env=other"],
+            "eval.held-out.env in --set eval.held-out.env=other: there is no [envs.other]; there are game",
+        ),
+        (
+            ["policies.solver.trainer.max_staleness=0", "policies.solver.trainer.prefetch=1"],
+            "prefetch in --set policies.solver.trainer.prefetch=1: is 1, but max_staleness = 0 allows no batch",
+        ),
+        (["run.deterministic=true", "policies.solver.engine.replicas=2"], "is 2; run.deterministic needs exactly 1"),
+        (
+            ["run.deterministic=true", "node.rollouts=2"],
+            "node.rollouts in --set node.rollouts=2: is 2; run.deterministic",
+        ),
+        (["run.deterministic=true"], "max_staleness in {file} line 8: is 1; run.deterministic needs 0"),
+        (["policies.solver.trainer.warmup_steps=9"], "is 9, more than the 4 steps of the run"),
+        (["sources.game.group_size=1", "dataflow.min_group_size=1"], "a group of 1 has advantage 0"),
+        (
+            ["dataflow.min_group_size=5"],
+            "sources.game.group_size in {file} line 17: is 4, smaller than dataflow.min_group_size = 5",
+        ),
+        (["policies.solver.engine.context_length=256"], "256 new tokens leave no room for a prompt"),
+        (["policies.solver.engine.kind=cpu"], "mixes toy parts (model, trainer.learner) with real ones (engine.kind)"),
+        (["policies.solver.model=smollm"], "model folder smollm does not exist (looked in "),
+        (["policies.solver.model=smollm"], "did you mean smollm2-135m-instruct?"),
+        (
+            ["policies.judge.model=toy", "policies.judge.engine.kind=toy"],
+            "envs.game.args.policy in {file} line 12: is missing",
+        ),
+        (
+            ["policies.judge={ model = 'toy', engine = { kind = 'toy' } }", "envs.game.args.policy=jugde"],
+            "there is no [policies.jugde]; did you mean judge?",
+        ),
+        (["envs.game.args.policy=3"], "expected the name of a policy, got 3"),
+        (
+            [
+                "policies.judge={ model = 'toy', engine = { kind = 'toy' }, trainer = { steps = 1, learner = 'toy' } }",
+                "envs.game.args.policy=solver",
+            ],
+            "no source feeds this policy; add a source whose environment has args.policy = 'judge'",
+        ),
+        (
+            ["bus.token_file=token"],
+            "bus.token_file in --set bus.token_file=token: is for an external server; set bus.url too",
+        ),
+        (["bus.url=nats://h:1", "bus.token_file=token"], "file token does not exist"),
+        (["bus.token_file=a", "bus.credentials_file=b"], "token_file is given too; keep one of them"),
+    ],
+)
+def test_keys_that_disagree_are_explained(file: Path, overrides: list[str], message: str) -> None:
+    assert message.format(file=file) in error_of(file, *overrides)
+
+
+def test_without_staleness_nothing_is_prefetched_by_default(file: Path) -> None:
+    trainer = load_light(file, "policies.solver.trainer.max_staleness=0").policies["solver"].trainer
+    assert trainer is not None
+    assert trainer.prefetch == 0
+
+
+def test_a_run_needs_something_to_do(file: Path) -> None:
+    head = TOY.split("[policies.solver.trainer]")[0] + '[envs.game]\nkind = "toy"\n[sources]\n'
+    assert "nothing to do" in error_in(file, head)
+    assert "at least one table [sources.<name>] is needed" in error_in(file, TOY.split("[sources")[0] + "[sources]\n")
+    assert "at least one table [policies.<name>]" in error_in(file, '[run]\nname="x"\n[policies]\n[envs]\n[sources]\n')
+
+
+def test_a_model_folder_must_hold_a_model(file: Path) -> None:
+    (file.parent / "model").mkdir()
+    overrides = (
+        "policies.solver.model=model",
+        "policies.solver.engine.kind=cpu",
+        "policies.solver.trainer.learner=torch",
+    )
+    assert "model folder model has no config.json" in error_of(file, *overrides)
+    (file.parent / "model/config.json").write_text("{}")
+    load_light(file, *overrides)
+    (file.parent / "model/model.safetensors").write_bytes(bytes(100))
+    assert "3 full versions of policy solver take 300 bytes" in error_of(file, *overrides, "bus.max_weights_bytes=299")
+    load_light(file, *overrides, "bus.max_weights_bytes=300")
+
+
+# --- environments
+
+
+def test_environment_arguments_are_checked_by_building_it(file: Path) -> None:
+    message = error_of(
+        file, "envs.game.kind=reasoning-gym", "envs.game.args={ dataset = 'chain_sun' }", environments=True
+    )
+    assert message.startswith("envs.game in --set envs.game.kind=reasoning-gym: ")
+    assert "chain_sum" in message
+    assert "envs.game" in error_of(file, "envs.game.args.no_such=1", environments=True)
+
+
+def test_a_dataset_line_that_is_not_json_is_named(file: Path) -> None:
+    (file.parent / "tasks.jsonl").write_text('{"question": "1+1", "answer": "2"}\nnot json\n')
+    message = error_of(file, "envs.game.kind=math", "envs.game.args={ path = 'tasks.jsonl' }", environments=True)
+    assert "tasks.jsonl:2" in message
+
+
+USER_ENV = """
+from astraflow.envs.base import ChatMessage, Grade, SingleTurnEnv
+
+class Mine(SingleTurnEnv):
+    size = 100
+    def task(self, index): return {"index": index}
+    def prompt(self, payload): return [ChatMessage("user", "hi")]
+    def grade(self, payload, reply): return Grade(reward=0.0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["sources.game.size=50", "eval.held-out.first=50"], ""),
+        (["sources.game.size=50"], "tasks 1000000 to 1000007 are asked for, but environment game has only 0 to 99"),
+        (["sources.game.size=101", "eval.held-out.first=0"], "tasks 0 to 100 are asked for"),
+        (
+            ["sources.game.size=50", "eval.held-out.first=49"],
+            "tasks 49 to 56 overlap with those of source game (0 to 49)",
+        ),
+        (["eval.held-out.first=80"], "tasks 80 to 87 overlap with those of source game (0 to 99)"),
+        (["sources.game.first=88", "eval.held-out.first=80"], ""),
+    ],
+)
+def test_tasks_stay_inside_the_environment_and_apart(file: Path, overrides: list[str], message: str) -> None:
+    (file.parent / "mine.py").write_text(USER_ENV)
+    every = ["envs.game.kind=mine:Mine", *overrides]
+    if message:
+        assert message in error_of(file, *every, environments=True)
+    else:
+        load(file, every)
+
+
+def test_an_endless_source_keeps_away_from_held_out_tasks_for_the_steps_of_the_run(file: Path) -> None:
+    (file.parent / "mine.py").write_text(USER_ENV.replace("size = 100", "size = None"))
+    endless = ["envs.game.kind=mine:Mine"]
+    assert "overlap" in error_of(file, *endless, "eval.held-out.first=31", environments=True)  # 4 steps of 8 groups
+    load(file, [*endless, "eval.held-out.first=32"])
+    assert "is endless; set sources.game.size too" in error_of(
+        file, *endless, "sources.game.shuffle=true", environments=True
+    )
+
+
+def test_hash_ordered_datasets_can_be_checked_under_any_hash_seed(file: Path) -> None:
+    assert os.environ.get("PYTHONHASHSEED") != "0"
+    load(file, ["envs.game.kind=reasoning-gym", "envs.game.args={ dataset = 'ransom_note' }"])
+
+
+# --- TOML and documentation
+
+plain = st.recursive(
+    st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False)
+    | st.text(st.characters(codec="utf-8")),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=5), inner, max_size=3)
+    ),
+    max_leaves=10,
+)
+
+
+@given(st.dictionaries(st.text(st.characters(codec="utf-8"), min_size=1, max_size=8), plain, max_size=4))
+def test_written_toml_reads_back_equal(tree: dict[str, Any]) -> None:
+    assert tomllib.loads(dumps(tree)) == tree
+
+
+def test_lines_are_found() -> None:
+    text = '[a]\nx = 1\n\n[a.b]  # note\ny.z = 2\ns = """\nq = 1\n"""\nt = { u = 3 }\n'
+    assert [line_of(text, path.split(".")) for path in ("a", "a.x", "a.b", "a.b.y.z", "a.b.t.u")] == [1, 2, 4, 5, 9]
+    assert line_of(text, ["a", "b", "q"]) == 4  # not set: the table it would stand in
+    assert line_of(text, ["c"]) is None
+
+
+def test_every_key_has_a_description() -> None:
+    assert [".".join(key.path) for key in keys() if not key.description] == []
+
+
+def test_the_reference_page_is_current() -> None:
+    assert (ROOT / "docs/run-file.md").read_text(encoding="utf-8") == page(), "run `make docs`"
