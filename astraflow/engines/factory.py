@@ -1,0 +1,23 @@
+"""The engine that a run file asks for. Imports torch only for engines that need it."""
+
+from collections.abc import Mapping
+
+from astraflow.algos.tensors import HostTensor
+from astraflow.config import EngineSection
+from astraflow.engines.base import PolicyEngine
+from astraflow.engines.toy import ToyEngine
+
+
+def build_engine(
+    section: EngineSection,
+    files: Mapping[str, bytes],
+    tensors: Mapping[str, HostTensor],
+    version: int,
+    threads: int,
+) -> PolicyEngine:
+    """An engine that isn't started yet. Raises EngineError if it can't serve this model's config.json."""
+    if section.kind == "toy":
+        return ToyEngine(files, tensors, section=section, version=version)
+    from astraflow.engines.cpu import CpuEngine
+
+    return CpuEngine(files, tensors, section=section, version=version, threads=threads)

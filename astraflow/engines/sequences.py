@@ -1,0 +1,91 @@
+"""A request as the decode loop sees it, and what a model must offer to be batched.
+
+No threads and no asyncio: everything here is touched by the engine's worker thread only.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from astraflow.algos.tensors import HostTensor
+from astraflow.engines.base import EngineRequest
+
+
+@dataclass(eq=False)
+class Running:
+    """One request's tokens. `known` of them exist, `computed` of them are in the model's cache."""
+
+    request: EngineRequest
+    tokens: NDArray[np.int32]  # [prompt + max_new_tokens]; entries [0, known) are valid
+    known: int
+    computed: int = 0
+    stop_ids: frozenset[int] = frozenset()
+    twins: list["Running"] = field(default_factory=list)  # equal prompts that wait for this one's prefill
+    waits_for_twin: bool = False
+
+    @classmethod
+    def of(cls, request: EngineRequest, eos_token_ids: Sequence[int]) -> "Running":
+        sampling = request.sampling
+        prompt = request.prompt_tokens
+        tokens = np.zeros(prompt.size + sampling.max_new_tokens, dtype=np.int32)
+        tokens[: prompt.size] = prompt
+        stop_ids = frozenset((*sampling.stop_token_ids, *(() if sampling.ignore_eos else eos_token_ids)))
+        return cls(request, tokens, prompt.size, stop_ids=stop_ids)
+
+    @property
+    def generated(self) -> int:
+        """Tokens sampled for this request so far."""
+        return self.known - int(self.request.prompt_tokens.size)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The next `count` known tokens of a sequence, to be computed in this step."""
+
+    sequence: Running
+    count: int
+
+    @property
+    def completes(self) -> bool:
+        """After it, the next token can be sampled."""
+        return self.sequence.computed + self.count == self.sequence.known
+
+
+class BatchModel(Protocol):
+    """A model with a cache per sequence. Not thread-safe; one worker calls it."""
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence that its cache can ever hold."""
+        ...
+
+    def admit(self, sequence: Running) -> bool:
+        """Reserve cache for all tokens of a sequence; False: no room now. Sets `computed` to what could be reused."""
+        ...
+
+    def fork(self, source: Running, target: Running) -> None:
+        """Give an admitted sequence the cache of another whose computed tokens are a prefix of its own."""
+        ...
+
+    def forward(self, segments: Sequence[Segment]) -> Tensor:
+        """Compute segments of different sequences and advance their `computed`.
+
+        Returns: float[S, V], the logits after the last token of each segment that completes, in order.
+        """
+        ...
+
+    def release(self, sequence: Running) -> None:
+        """Free an admitted sequence's cache."""
+        ...
+
+    def check(self, tensors: Mapping[str, HostTensor]) -> None:
+        """Raise WeightsError if these can't be written. Safe from any thread."""
+        ...
+
+    def write(self, tensors: Mapping[str, HostTensor]) -> None:
+        """Put checked weights in place; caches of running sequences stay, caches of older weights aren't reused."""
+        ...
