@@ -1,0 +1,67 @@
+"""Which training groups to issue now: by credit, or in deterministic mode a whole cohort between two steps.
+
+It looks and proposes, it changes nothing. Invariant: a group is proposed only while a policy that it feeds has credit;
+policies without credit never hold up the others.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from astraflow.algos.flow import Flow
+from astraflow.algos.ids import GroupKey
+from astraflow.algos.sources import Mixer
+
+# Credit comes in fractions of a group when the yield is below 1.
+LEAST_CREDIT = 1e-9
+
+
+class Proposal(NamedTuple):
+    """A group to issue."""
+
+    key: GroupKey
+    min_versions: dict[str, int]  # per fed policy, the oldest version whose samples can still be trained
+
+
+def by_credit(mixer: Mixer, flows: Mapping[str, Flow], feeds: Mapping[str, tuple[str, ...]]) -> list[Proposal]:
+    """Groups until no policy has credit or no source has groups.
+
+    Args:
+        feeds: per source, the trainable policies that it feeds.
+    """
+    trial = mixer.copy()
+    more = dict.fromkeys(flows, 0)
+    proposals = []
+    while hungry := {name for name, flow in flows.items() if flow.credit(more[name]) > LEAST_CREDIT}:
+        key = trial.choose(source for source, fed in feeds.items() if hungry.intersection(fed))
+        if key is None:
+            break
+        fed = feeds[key.source]
+        oldest = {name: flows[name].oldest_useful(more[name]) for name in fed if name in hungry}
+        proposals.append(Proposal(key, {name: version for name, version in oldest.items() if version > 0}))
+        trial.advance(key.source)
+        for name in fed:
+            more[name] += 1
+    return proposals
+
+
+def cohort(mixer: Mixer, flows: Mapping[str, Flow], feeds: Mapping[str, tuple[str, ...]]) -> list[Proposal]:
+    """Everything that the next batches lack, all at once, less what is in flight; [] unless every trainer is idle.
+
+    What this gives depends on batches and versions only, never on the order in which episodes came.
+    """
+    live = {name: flow for name, flow in flows.items() if not flow.over}
+    if any(flow.missing() == 0 for flow in live.values()):
+        return []  # a batch is complete, or its trainer still works on one
+    lacking = {name: flow.missing() - flow.in_flight for name, flow in live.items()}
+    trial = mixer.copy()
+    proposals = []
+    while hungry := {name for name, count in lacking.items() if count > 0}:
+        key = trial.choose(source for source, fed in feeds.items() if hungry.intersection(fed))
+        if key is None:
+            break
+        fed = [name for name in feeds[key.source] if name in live]
+        proposals.append(Proposal(key, {name: live[name].trainer.version for name in fed}))
+        trial.advance(key.source)
+        for name in fed:
+            lacking[name] -= 1
+    return proposals

@@ -1,0 +1,67 @@
+"""Closed groups that wait for a batch, in the order in which they will be trained.
+
+It holds references to episodes, not episodes. Invariant: a group is in it at most once.
+"""
+
+from collections.abc import Collection
+from typing import Literal
+
+import msgspec
+
+from astraflow.algos.ids import GroupKey
+from astraflow.algos.staleness import VersionMap, staleness
+
+
+class BufferedGroup(msgspec.Struct, frozen=True):
+    """A group that one policy may train on. In snapshots; append fields only."""
+
+    id: str
+    key: GroupKey
+    ordinal: int  # issue order
+    members: tuple[int, ...]  # the valid ones
+    sequences: tuple[int, ...]  # of their episodes in EPISODES, same order
+    oldest_version: int  # that sampled any of the policy's tokens
+
+
+class Buffer:
+    """One policy's groups. fifo: as they closed; edf: what goes stale first goes first, then as issued."""
+
+    def __init__(self, order: Literal["fifo", "edf"], groups: Collection[BufferedGroup] = ()) -> None:
+        self._order = order
+        self._groups = {group.id: group for group in groups}
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def __contains__(self, group_id: str) -> bool:
+        return group_id in self._groups
+
+    def groups(self) -> list[BufferedGroup]:
+        """All of them, as they closed."""
+        return list(self._groups.values())
+
+    def tasks(self) -> int:
+        """Members of all groups together."""
+        return sum(len(group.members) for group in self._groups.values())
+
+    def add(self, group: BufferedGroup) -> None:
+        """A group closed."""
+        self._groups[group.id] = group
+
+    def remove(self, group_id: str) -> BufferedGroup | None:
+        """Take a group out; None if it isn't here."""
+        return self._groups.pop(group_id, None)
+
+    def stale(self, versions: VersionMap, train_step: int, max_staleness: int) -> list[BufferedGroup]:
+        """What would be past `max_staleness` at `train_step`, so at every later step too; it stays here."""
+        return [g for g in self._groups.values() if staleness(versions, g.oldest_version, train_step) > max_staleness]
+
+    def first(self, count: int, versions: VersionMap) -> list[BufferedGroup]:
+        """The next `count` groups, or fewer if there are fewer; they stay here."""
+        if self._order == "fifo":
+            return self.groups()[:count]
+        return sorted(self._groups.values(), key=lambda g: (versions.step_of(g.oldest_version), g.ordinal))[:count]
+
+    def first_by_id(self, count: int) -> list[BufferedGroup]:
+        """The `count` groups with the smallest keys, for deterministic mode; they stay here."""
+        return sorted(self._groups.values(), key=lambda group: group.key)[:count]

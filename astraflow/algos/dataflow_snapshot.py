@@ -1,0 +1,55 @@
+"""What dataflow must remember besides its logs: one struct, msgpack, versioned.
+
+It holds places in the EPISODES log, not episodes. Invariant: fields are only ever appended, with a default.
+"""
+
+import msgspec
+
+from astraflow.algos.evals import EvalState
+from astraflow.algos.flow import FlowState
+from astraflow.algos.groups import OpenGroup
+from astraflow.errors import MessageError
+
+SNAPSHOT_SCHEMA = 1
+
+
+class Snapshot(msgspec.Struct, kw_only=True):
+    """The whole state of a `DataflowCore`."""
+
+    schema: int = SNAPSHOT_SCHEMA
+    incarnation: str
+    cursor: int = 0  # last EPISODES sequence that was taken in
+    ordinal: int = 0  # groups issued
+    issued: dict[str, int] = {}  # per source, groups
+    clocks: dict[str, float] | None = None  # per source, of the mixer; None = they haven't started
+    groups: list[OpenGroup] = []
+    closed: list[tuple[str, int, list[tuple[int, int]]]] = []  # source, epoch, half-open ranges of indices
+    flows: dict[str, FlowState] = {}
+    evals: dict[str, EvalState] = {}
+    notes: list[str] = []
+    unknown: int = 0  # records of tasks that this run never issued
+    cohort_id: str = ""  # the newest one, in deterministic mode
+    cohort_tasks: int = 0  # of it that were issued
+
+
+class _Head(msgspec.Struct):
+    schema: int
+
+
+def encode_snapshot(snapshot: Snapshot) -> bytes:
+    """The snapshot as it is stored."""
+    return msgspec.msgpack.encode(snapshot)
+
+
+def decode_snapshot(data: bytes) -> Snapshot:
+    """What `encode_snapshot` wrote. Raises MessageError if it is damaged or from a newer version."""
+    try:
+        schema = msgspec.msgpack.decode(data, type=_Head).schema
+        if schema > SNAPSHOT_SCHEMA:
+            raise MessageError(
+                f"dataflow's snapshot has schema {schema}, this process reads up to {SNAPSHOT_SCHEMA}; "
+                f"upgrade astraflow here"
+            )
+        return msgspec.msgpack.decode(data, type=Snapshot)
+    except msgspec.MsgspecError as exc:
+        raise MessageError(f"dataflow's snapshot of {len(data)} bytes can't be decoded: {exc}") from exc

@@ -1,0 +1,144 @@
+"""The parts that dataflow's state machine is made of, built for a run that begins or from a snapshot.
+
+It decides nothing. Invariant: `DataflowState(config, snapshot=state.snapshot())` equals `state`, episodes aside.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+
+from astraflow.algos.dataflow_snapshot import Snapshot
+from astraflow.algos.evals import SOURCE_PREFIX, EvalSet
+from astraflow.algos.feeds import feeds_of, players_of
+from astraflow.algos.flow import Flow
+from astraflow.algos.groups import OpenGroup, Seat
+from astraflow.algos.ids import GroupKey, RangeSet
+from astraflow.algos.shelf import Shelf
+from astraflow.algos.sources import Mixer, Source
+from astraflow.config import RunConfig
+from astraflow.errors import ConfigError
+from astraflow.messages import Decision
+
+NOTES_KEPT = 10
+_NOBODY: tuple[str, ...] = ()
+
+
+class DataflowState:
+    """Everything that a dataflow knows. One task mutates it."""
+
+    def __init__(self, config: RunConfig, *, sizes: Mapping[str, int | None], snapshot: Snapshot) -> None:
+        """`sizes`: tasks per environment, None = unlimited. Raises ConfigError for sources that can't be served."""
+        self.config = config
+        self.incarnation = snapshot.incarnation
+        self.cursor = snapshot.cursor
+        self.unknown = snapshot.unknown
+        self.cohort_id, self.cohort_tasks = snapshot.cohort_id, snapshot.cohort_tasks
+        self.shelf = Shelf()
+        self.notes: deque[str] = deque(snapshot.notes, maxlen=NOTES_KEPT)
+        self.feeds = {name: feeds_of(config, section.env) for name, section in config.sources.items()}
+        self.mixer = _mixer(config, sizes, snapshot)
+        self.flows = {
+            name: Flow(config, name, shelf=self.shelf, notes=self.notes, state=snapshot.flows.get(name))
+            for name, policy in config.policies.items()
+            if policy.trainer is not None
+        }
+        self.trainers = {name: flow.trainer for name, flow in self.flows.items()}
+        self.evals = {
+            name: EvalSet(
+                name, section, policies=players_of(config, section.env), trained=feeds_of(config, section.env),
+                state=snapshot.evals.get(name),
+            )
+            for name, section in config.eval.items()
+        }  # fmt: skip
+        self.groups = {group.id: group for group in snapshot.groups}
+        self._closed = {(source, epoch): RangeSet(ranges) for source, epoch, ranges in snapshot.closed}
+        self._ordinal = snapshot.ordinal
+        for flow in self.flows.values():
+            flow.hold_buffered()
+        for group in self.groups.values():
+            group.feeds = tuple(policy for policy in group.feeds if policy in self.flows)
+            self.shelf.hold(group.sequences())
+
+    def snapshot(self) -> Snapshot:
+        """The state, episodes by their place in the log."""
+        return Snapshot(
+            incarnation=self.incarnation, cursor=self.cursor, ordinal=self._ordinal, issued=self.mixer.issued,
+            clocks=self.mixer.clocks, groups=list(self.groups.values()),
+            closed=[(source, epoch, found.ranges()) for (source, epoch), found in self._closed.items()],
+            flows={name: flow.state() for name, flow in self.flows.items()},
+            evals={name: each.state for name, each in self.evals.items()}, notes=list(self.notes),
+            unknown=self.unknown, cohort_id=self.cohort_id, cohort_tasks=self.cohort_tasks,
+        )  # fmt: skip
+
+    @property
+    def deterministic(self) -> bool:
+        return self.config.run.deterministic
+
+    def is_closed(self, key: GroupKey) -> bool:
+        """The group was issued and closed."""
+        return key.index in self._closed.get((key.source, key.epoch), ())
+
+    def open_group(self, decision: Decision) -> None:
+        """Put a new group in. Raises ConfigError if the sources have another one in its place."""
+        if decision.eval_set:
+            self.evals[decision.eval_set].opened(decision)
+            env, feeds = self.config.eval[decision.eval_set].env, _NOBODY
+        else:
+            self._advance(decision)
+            env, feeds = self.config.sources[decision.source].env, self.feeds[decision.source]
+        if decision.cohort_id != self.cohort_id:
+            self.cohort_id, self.cohort_tasks = decision.cohort_id, 0
+        self.cohort_tasks += decision.group_size
+        seats = [Seat() for _ in range(decision.group_size)]
+        group = OpenGroup(decision, env, feeds, self._ordinal, seats)
+        self._ordinal += 1
+        self.groups[group.id] = group
+        for policy in feeds:
+            self.flows[policy].opened(group)
+
+    def close_group(self, group: OpenGroup) -> dict[str, str]:
+        """Take a complete group out and settle it with every policy that it feeds; their verdicts."""
+        del self.groups[group.id]
+        key = group.key
+        self._closed.setdefault((key.source, key.epoch), RangeSet()).add(key.index)
+        fates = {policy: self.flows[policy].settle(group) for policy in group.feeds}
+        if group.decision.eval_set:
+            each = self.evals[group.decision.eval_set]
+            asked = group.decision.min_versions
+            steps = {policy: self.trainers[policy].versions.step_of(asked.get(policy, 0)) for policy in each.trained}
+            episodes = [self.shelf[sequence] for sequence in group.sequences()]
+            each.closed(episodes, failed=len(group.seats) - len(episodes), steps=steps)
+        self.shelf.release(group.sequences())
+        return fates
+
+    def open_tasks(self, policy: str) -> int:
+        """Tasks of open groups that feed the policy."""
+        return sum(len(group.seats) for group in self.groups.values() if policy in group.feeds)
+
+    def exhausted(self, policy: str) -> bool:
+        """No group that feeds the policy is open or will be issued."""
+        sources = [name for name, feeds in self.feeds.items() if policy in feeds]
+        return self.flows[policy].in_flight == 0 and all(self.mixer.exhausted(name) for name in sources)
+
+    def _advance(self, decision: Decision) -> None:
+        source, key = decision.source, GroupKey(decision.source, decision.epoch, decision.index)
+        expected = self.mixer.next_of(source) if source in self.config.sources else None
+        if key != expected:
+            raise ConfigError(
+                f"the log of decisions has group {decision.group_id} where [sources] and [run].seed now put "
+                f"{expected}; restore them, or start afresh with `astraflow up --fresh`"
+            )
+        self.mixer.advance(source)
+
+
+def _mixer(config: RunConfig, sizes: Mapping[str, int | None], snapshot: Snapshot) -> Mixer:
+    """All sources, where the snapshot left them. Raises ConfigError."""
+    for name in config.sources:
+        if name.startswith(SOURCE_PREFIX):
+            raise ConfigError(f"[sources.{name}]: names that begin with {SOURCE_PREFIX!r} belong to evaluations")
+    sources = {
+        name: Source(name, section, env_size=sizes.get(section.env), seed=config.run.seed)
+        for name, section in config.sources.items()
+    }
+    if snapshot.clocks is None:
+        return Mixer.fresh(sources, seed=config.run.seed)
+    return Mixer(sources, issued=snapshot.issued, clocks=snapshot.clocks)

@@ -1,0 +1,176 @@
+"""Evaluation rounds: when one is due, which tasks it has, and what came out.
+
+It takes no credit and makes no samples. Invariant: a set has at most one open round; rounds are numbered upwards, and
+one that was missed while another was open is skipped for the newest.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import TypedDict
+
+import msgspec
+
+from astraflow.algos.ids import GroupKey
+from astraflow.algos.progress import TrainerView
+from astraflow.algos.samples import judge
+from astraflow.config import EvalSection
+from astraflow.messages import Decision, Episode
+
+SOURCE_PREFIX = "eval-"
+
+
+class EvalScore(TypedDict):
+    """One policy's result of a round: the fields of a `Metrics` of kind eval, without its time.
+
+    `version` is the oldest that sampled a token, `step` that of the weights which the round asked for.
+    """
+
+    policy: str
+    step: int
+    version: int
+    values: dict[str, float]
+    labels: dict[str, str]
+
+
+class Tally(msgspec.Struct):
+    """Sums of one policy over a round."""
+
+    rewards: float = 0.0
+    size: int = 0  # episodes with a valid reward
+    oldest_version: int = -1  # -1 = none yet
+
+
+class Round(msgspec.Struct):
+    """An open round. In snapshots; append fields only."""
+
+    number: int
+    versions: dict[str, int]  # per trainable policy, the oldest version that may answer
+    issued: int = 0  # groups
+    closed: int = 0  # groups
+    failed: int = 0  # episodes without a valid reward
+    corrects: float = 0.0
+    graded: int = 0  # episodes with a notion of correct
+    began_at: float = 0.0  # unix seconds
+    ended_at: float = 0.0
+    tallies: dict[str, Tally] = {}
+
+
+class EvalState(msgspec.Struct):
+    """What snapshots keep of a set; append fields only."""
+
+    round: Round | None = None  # None = no round is open
+    last_round: int = -1  # newest round that was begun
+    last_versions: dict[str, int] = {}  # what it asked for
+    scores: list[EvalScore] = []  # not handed out yet
+
+
+class EvalSet:
+    """One [eval.<name>]."""
+
+    def __init__(
+        self, name: str, section: EvalSection, *, policies: tuple[str, ...], trained: tuple[str, ...],
+        state: EvalState | None = None,
+    ) -> None:  # fmt: skip
+        """`policies` are scored; those in `trained` decide when a round is due."""
+        self.name = name
+        self.section = section
+        self.policies = policies
+        self.trained = trained
+        self.state = state or EvalState()
+
+    @property
+    def source(self) -> str:
+        return f"{SOURCE_PREFIX}{self.name}"
+
+    @property
+    def open(self) -> bool:
+        return self.state.round is not None
+
+    def due(self, trainers: Mapping[str, TrainerView]) -> int | None:
+        """The number of the round to begin now, or None.
+
+        Every crossing of a multiple of `every_steps` by any trained policy makes a round due. When all of them have
+        finished, a last one is, unless the newest weights were asked for already.
+        """
+        if self.open:
+            return None
+        every, last = self.section.every_steps, self.state.last_round
+        newest = sum(trainers[policy].step // every for policy in self.trained) if every else 0
+        if newest > last:
+            return newest
+        asked = self.state.last_versions
+        unseen = any(asked.get(policy, -1) < trainers[policy].version for policy in self.trained)
+        finished = all(trainers[policy].finished for policy in self.trained)
+        return last + 1 if finished and unseen else None
+
+    def keys(self, number: int) -> list[GroupKey]:
+        """The groups of round `number` that weren't issued yet."""
+        issued = self.state.round.issued if self.state.round else 0
+        first = self.section.first
+        return [GroupKey(self.source, number, index) for index in range(first + issued, first + self.section.size)]
+
+    def opened(self, decision: Decision) -> None:
+        """A group of a round was issued; the first one begins the round."""
+        state = self.state
+        if state.round is None:
+            versions = dict(decision.min_versions)
+            state.round = Round(decision.eval_round, versions, began_at=decision.decided_at)
+            state.last_round, state.last_versions = decision.eval_round, versions
+        state.round.issued += 1
+
+    def closed(self, episodes: list[Episode], *, failed: int, steps: Mapping[str, int]) -> None:
+        """A group of the open round closed with these episodes and `failed` members without one.
+
+        Args:
+            steps: per policy in `trained`, the step of the version that the round asked for.
+        """
+        current = self.state.round
+        assert current is not None, self.name
+        current.closed += 1
+        current.failed += failed
+        for episode in episodes:
+            self._add(current, episode)
+        if current.closed == self.section.size:
+            self.state.scores += [self._score(current, policy, steps.get(policy, 0)) for policy in self.policies]
+            self.state.round = None
+
+    def waits_for(self) -> str:
+        """A sentence on the open round; "" = none is open."""
+        current = self.state.round
+        if current is None:
+            return ""
+        return f"evaluation {self.name} round {current.number}: {current.closed} of {self.section.size} tasks"
+
+    def take_scores(self) -> list[EvalScore]:
+        """Results of the rounds that closed since the last call."""
+        scores, self.state.scores = self.state.scores, []
+        return scores
+
+    def _add(self, current: Round, episode: Episode) -> None:
+        current.ended_at = max(current.ended_at, episode.ended_at)
+        judged = {policy: judge(episode, policy) for policy in self.policies}
+        if all(each.fate for each in judged.values()):
+            current.failed += 1
+            return
+        if episode.correct is not None and math.isfinite(episode.correct):
+            current.corrects += episode.correct
+            current.graded += 1
+        for policy, each in judged.items():
+            if not each.fate:
+                tally = current.tallies.setdefault(policy, Tally())
+                tally.rewards += each.reward
+                tally.size += 1
+                known = tally.oldest_version
+                tally.oldest_version = each.oldest_version if known < 0 else min(known, each.oldest_version)
+
+    def _score(self, current: Round, policy: str, step: int) -> EvalScore:
+        tally = current.tallies.get(policy, Tally())
+        values = {"eval.size": float(tally.size), "eval.failed": float(current.failed)}
+        if tally.size:
+            values["eval.reward"] = tally.rewards / tally.size
+        if current.graded:
+            values["eval.correct"] = current.corrects / current.graded
+        if current.ended_at > current.began_at:
+            values["eval.seconds"] = current.ended_at - current.began_at
+        labels = {"set": self.name, "round": str(current.number)}
+        return EvalScore(policy=policy, step=step, version=tally.oldest_version, values=values, labels=labels)

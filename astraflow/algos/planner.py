@@ -1,0 +1,106 @@
+"""What dataflow should decide now: tasks to issue again, groups to give up, evaluations, training tasks.
+
+It looks and proposes, it changes nothing. Invariant: in deterministic mode at most one thing runs at a time, a round
+of an evaluation or a training cohort, and what is proposed doesn't depend on the order in which episodes came.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from astraflow.algos import admission, ledger
+from astraflow.algos.dataflow_state import DataflowState
+from astraflow.algos.deadlines import Deadlines
+from astraflow.algos.evals import EvalSet
+from astraflow.algos.groups import OpenGroup
+from astraflow.algos.ids import GroupKey, group_id
+from astraflow.messages import Decision, DecisionKind
+
+
+def plan(state: DataflowState, deadlines: Deadlines, now: float) -> list[Decision]:
+    """All decisions that are due, in order."""
+    decisions = _open_groups(state, deadlines, now)
+    if not state.deterministic:
+        for each in state.evals.values():
+            decisions += _eval_round(state, each, now)
+        return decisions + _training(state, now)
+    if decisions or any(not flow.idle for flow in state.flows.values() if not flow.over):
+        return decisions
+    for each in state.evals.values():
+        if each.open or not state.groups:
+            decisions = decisions or _eval_round(state, each, now)
+    return decisions or _training(state, now)
+
+
+def _open_groups(state: DataflowState, deadlines: Deadlines, now: float) -> list[Decision]:
+    """Attempts that failed or are overdue are issued again or given up; so is what nobody can train on."""
+    unused = {group.id for group in state.groups.values() if _unused(state, group)}
+    decisions = [state.groups[each].closing(-1, now=now, reason=ledger.UNUSED) for each in unused]
+    decisions.sort(key=lambda decision: decision.group_id)
+    for group in state.groups.values():
+        for member, seat in enumerate(group.seats):
+            if seat.open and seat.retry and group.id not in unused:
+                decisions.append(group.again(member, attempt=seat.attempt + 1, now=now, reason="failed"))
+    for group, member in deadlines.overdue(state.groups.values(), now):
+        attempt = group.seats[member].attempt + 1
+        if group.id in unused:
+            continue
+        if attempt < state.config.dataflow.max_attempts:
+            decisions.append(group.again(member, attempt=attempt, now=now, reason="deadline"))
+        else:
+            decisions.append(group.closing(member, now=now, reason=ledger.EXPIRED))
+    return decisions
+
+
+def _unused(state: DataflowState, group: OpenGroup) -> bool:
+    """A training group whose policies all need nothing any more."""
+    return not group.decision.eval_set and all(state.flows[policy].over for policy in group.feeds)
+
+
+def _eval_round(state: DataflowState, each: EvalSet, now: float) -> list[Decision]:
+    """The tasks of the set's round that is due, or of its open one as far as they weren't issued."""
+    if each.state.round is not None:
+        number, versions = each.state.round.number, each.state.round.versions
+    else:
+        due = each.due(state.trainers)
+        if due is None:
+            return []
+        number, versions = due, {policy: state.trainers[policy].version for policy in each.trained}
+    cohort = f"{state.incarnation}/{each.source}-{number}" if state.deterministic else ""
+    tasks = each.section.size * each.section.repeats if state.deterministic else 0
+    return [
+        _issue(state, key, each.section.repeats, versions, now, cohort, tasks, each.name) for key in each.keys(number)
+    ]
+
+
+def _training(state: DataflowState, now: float) -> list[Decision]:
+    """Training groups: by credit, or the whole next cohort."""
+    sources = state.config.sources
+    if not state.deterministic:
+        return [
+            _issue(state, key, sources[key.source].group_size, versions, now)
+            for key, versions in admission.by_credit(state.mixer, state.flows, state.feeds)
+        ]
+    begun = next(iter(state.groups.values())).decision if state.groups else None
+    if begun is not None and (begun.eval_set or state.cohort_tasks >= begun.cohort_size):
+        return []
+    proposals = admission.cohort(state.mixer, state.flows, state.feeds)
+    cohort = begun.cohort_id if begun else f"{state.incarnation}/train-{sum(state.mixer.issued.values())}"
+    tasks = begun.cohort_size if begun else _tasks(state, proposals)
+    return [
+        _issue(state, key, sources[key.source].group_size, versions, now, cohort, tasks) for key, versions in proposals
+    ]
+
+
+def _tasks(state: DataflowState, proposals: Iterable[admission.Proposal]) -> int:
+    return sum(state.config.sources[key.source].group_size for key, _ in proposals)
+
+
+def _issue(
+    state: DataflowState, key: GroupKey, size: int, min_versions: Mapping[str, int], now: float, cohort_id: str = "",
+    cohort_size: int = 0, eval_set: str = "",
+) -> Decision:  # fmt: skip
+    """The decision that issues a group of `size` tasks."""
+    return Decision(
+        kind=DecisionKind.ISSUE, source=key.source, epoch=key.epoch, index=key.index,
+        group_id=group_id(state.incarnation, key), group_size=size, decided_at=now, min_versions=dict(min_versions),
+        cohort_id=cohort_id, cohort_size=cohort_size, eval_set=eval_set, eval_round=key.epoch if eval_set else 0,
+    )  # fmt: skip
