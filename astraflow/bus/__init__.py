@@ -1,0 +1,35 @@
+"""The bus: NATS JetStream behind a small surface. The only package that imports nats, and only when it connects."""
+
+from astraflow.bus.bus import Bus
+from astraflow.bus.core import CoreFeed
+from astraflow.bus.deadletters import DeadLetter
+from astraflow.bus.kv import KvEntry, KvUpdate
+from astraflow.bus.link import BusOptions
+from astraflow.bus.log import Cursor, LogEntry
+from astraflow.bus.publish import PublishAck
+from astraflow.bus.queue import Delivery, WorkQueue
+from astraflow.bus.reader import LogState
+from astraflow.bus.server import EmbeddedServer
+from astraflow.bus.topology import Consumer, Kind, Limits, Row, Topology, topology_of
+
+__all__ = [
+    "Bus",
+    "BusOptions",
+    "Consumer",
+    "CoreFeed",
+    "Cursor",
+    "DeadLetter",
+    "Delivery",
+    "EmbeddedServer",
+    "Kind",
+    "KvEntry",
+    "KvUpdate",
+    "Limits",
+    "LogEntry",
+    "LogState",
+    "PublishAck",
+    "Row",
+    "Topology",
+    "WorkQueue",
+    "topology_of",
+]

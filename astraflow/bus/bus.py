@@ -1,0 +1,266 @@
+"""The bus as the rest of the code sees it: one supervised connection, typed messages, no nats objects.
+
+Every operation waits out a lost connection. The work is done by the parts (`link`, `publish`, `claims`, `queue`, `log`,
+`kv`, `parts`); this file only puts them together.
+"""
+
+import asyncio
+import itertools
+import logging
+import time
+import uuid
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from typing import Any, Literal
+
+from astraflow.bus.background import Background
+from astraflow.bus.claims import Claims
+from astraflow.bus.core import CoreFeed, open_core_feed
+from astraflow.bus.deadletters import DeadLetter, DeadLetters
+from astraflow.bus.ensure import ensure
+from astraflow.bus.kv import Kv, KvEntry, KvUpdate
+from astraflow.bus.link import BusOptions, Link
+from astraflow.bus.log import Cursor, LogEntry, Logs
+from astraflow.bus.parts import Parts
+from astraflow.bus.publish import PublishAck, Publisher, read_stored
+from astraflow.bus.queue import WorkQueue, open_queue
+from astraflow.bus.reader import LogState
+from astraflow.bus.retry import until_answered
+from astraflow.bus.session import LinkLostError, Session
+from astraflow.bus.topology import Topology
+from astraflow.errors import BusError
+from astraflow.messages import Event, Message, Metrics, PartRef, encode
+
+log = logging.getLogger(__name__)
+
+EVENT_DEADLINE_S = 2.0
+_LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+class Bus:
+    """Everything an actor needs of the bus. Made by `Bus.connect`."""
+
+    def __init__(self, link: Link, topology: Topology, *, producer: str) -> None:
+        self.topology = topology
+        self.producer = producer
+        self.counters: Counter[str] = Counter()  # what was skipped, dropped, retried or doubled, by reason
+        self._link = link
+        self._ensured = False
+        self._ids = itertools.count()
+        size = topology.limits.max_message_bytes
+        self._publisher = Publisher(link, self.counters)
+        self._parts = Parts(link, self._publisher, max_message_bytes=size)
+        self._claims = Claims(link, topology, self._publisher, self._parts)
+        self._dead_letters = DeadLetters(topology, self._publisher, self.counters)
+        self._logs = Logs(link, topology, self._claims, self._dead_letters, self.counters)
+        self._kv = Kv(link, topology, self._publisher, self._dead_letters, self.counters, producer=producer)
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(cls, options: BusOptions, topology: Topology, *, producer: str) -> "AsyncIterator[Bus]":
+        """A connected bus. Raises BusError if the server can't be reached or refuses the credentials."""
+        link = Link(options, name=producer)
+        bus = cls(link, topology, producer=producer)
+        link.on_connect = bus._on_connect
+        await link.start()
+        try:
+            async with Background() as background:
+                background.start(link.run())
+                yield bus
+        finally:
+            await link.close()
+
+    @property
+    def run(self) -> str:
+        """Name of the run."""
+        return self.topology.run
+
+    @property
+    def connected(self) -> asyncio.Event:
+        """Set while there is a connection; to wait on, not to change."""
+        return self._link.up
+
+    @property
+    def reconnects(self) -> int:
+        """How often the connection was made anew."""
+        return self._link.reconnects
+
+    async def ensure(self) -> None:
+        """Create the run's streams and consumers; from now on also after every reconnect. Idempotent.
+
+        Raises BusError for a stream that exists with other settings.
+        """
+        await until_answered(self._link, lambda session: ensure(session, self.topology))
+        self._ensured = True
+
+    async def publish(
+        self,
+        subject: str,
+        message: Message,
+        *,
+        msg_id: str,
+        ttl_s: float | None = None,
+        expected_last_sequence: int | None = None,
+        deadline_s: float | None = 60.0,
+    ) -> PublishAck:
+        """Store a message, of any size, in the stream that has `subject`.
+
+        Args: `msg_id` must be deterministic; a second publish of it is a success (`duplicate`), for as long as the
+        stream remembers ids (10 minutes). `ttl_s` is rounded up to whole seconds. `expected_last_sequence` is the
+        sequence of the last message *on this subject* (0 = none). `deadline_s` None = try for ever.
+
+        Raises: FencedError if another id is at the subject's tail instead; BusError if it isn't stored in time or
+        can't be; MessageError if it is too big even for parts.
+        """
+        data = encode(message, id=msg_id, run=self.run, producer=self.producer)
+        return await self._claims.store(
+            subject, data, msg_id=msg_id, ttl_s=ttl_s, expected=expected_last_sequence, deadline_s=deadline_s
+        )
+
+    async def publish_core(self, subject: str, message: Message) -> None:
+        """Send without storing, at most once; dropped and counted when there is no connection."""
+        data = encode(message, id=f"{self.producer}/{next(self._ids)}", run=self.run, producer=self.producer)
+        try:
+            if not self._link.up.is_set():
+                raise LinkLostError("not connected")
+            await (await self._link.session()).send(subject, data)
+        except LinkLostError:
+            self.counters["core.unsent"] += 1
+
+    def subscribe_core(self, subject: str, *, max_pending: int = 65536) -> AbstractAsyncContextManager[CoreFeed]:
+        """What `publish_core` sends to `subject` (wildcards allowed), as an async iterator.
+
+        Over `max_pending` unread messages new ones are dropped and counted; so is what can't be decoded.
+        """
+        return open_core_feed(self._link, subject, max_pending=max_pending, counters=self.counters)
+
+    def queue(self, stream: str, consumer: str) -> AbstractAsyncContextManager[WorkQueue]:
+        """A work queue's shared consumer."""
+        return open_queue(
+            stream,
+            consumer,
+            link=self._link,
+            topology=self.topology,
+            claims=self._claims,
+            dead_letters=self._dead_letters,
+            counters=self.counters,
+        )
+
+    def read_log(
+        self,
+        stream: str,
+        *,
+        subject: str | None = None,
+        cursor: Cursor | None = None,
+        start: int | Literal["first", "new"] = "first",
+        follow: bool = True,
+    ) -> AsyncGenerator[LogEntry, None]:
+        """A log's messages in order, each once, across reconnects.
+
+        Args: `subject` narrows (wildcards allowed). With a `cursor` it continues behind it, verified: CursorError.
+        `start` is a sequence, "first", or "new" (what is published after the first step of the iteration). `follow`
+        False ends at the last message that the log had at that step. Malformed messages become dead letters.
+        """
+        return self._logs.read(stream, subject=subject, cursor=cursor, start=start, follow=follow)
+
+    async def log_entry(self, stream: str, sequence: int) -> LogEntry | None:
+        """The message at `sequence`, None if there is none. Raises MessageError if it is malformed."""
+        return await self._logs.entry(stream, sequence)
+
+    async def last_entry(self, stream: str, subject: str) -> LogEntry | None:
+        """The newest message on `subject`, None if there is none. Raises MessageError if it is malformed."""
+        return await self._logs.last(stream, subject)
+
+    async def log_state(self, stream: str) -> LogState:
+        """Bounds and incarnation of a stream. Raises BusError if there is none."""
+        return await self._logs.state(stream)
+
+    async def purge(self, stream: str, *, below_sequence: int, subject: str | None = None) -> int:
+        """Delete below a sequence; returns how many messages went. Keep a cursor's own message: purge below *its*
+        sequence, not one more."""
+        return await self._logs.purge(stream, below_sequence=below_sequence, subject=subject)
+
+    async def put_parts(
+        self, stream: str, subject: str, data: memoryview | bytes, *, msg_prefix: str
+    ) -> tuple[PartRef, ...]:
+        """Store bytes as parts under `subject`.<digest>; returns when all are stored."""
+        return await self._parts.put(stream, subject, data, msg_prefix=msg_prefix)
+
+    async def get_parts(self, stream: str, subject: str, parts: Sequence[PartRef]) -> bytearray:
+        """The bytes of `parts`, concatenated and verified. Raises WeightsError naming a missing or damaged part."""
+        return await self._parts.get(stream, subject, parts)
+
+    async def kv_get(self, key: str) -> KvEntry | None:
+        """None if the key is absent, deleted or expired."""
+        return await self._kv.get(key)
+
+    async def kv_put(
+        self, key: str, message: Message, *, expected_revision: int | None = None, ttl_s: int | None = None
+    ) -> int:
+        """The new revision. Expected 0 = must not exist. Raises FencedError on a conflict."""
+        return await self._kv.put(key, message, expected_revision=expected_revision, ttl_s=ttl_s)
+
+    async def kv_delete(self, key: str) -> None:
+        """Nothing happens if the key is absent."""
+        await self._kv.delete(key)
+
+    async def kv_list(self, prefix: str) -> dict[str, KvEntry]:
+        """Keys that start with `prefix`, as they are now."""
+        return await self._kv.list(prefix)
+
+    def kv_watch(self, prefix: str) -> AsyncGenerator[KvUpdate, None]:
+        """Values now, then an update with key "", then changes; after a reconnect values may repeat, none is missed."""
+        return self._kv.watch(prefix)
+
+    async def event(self, level: str, name: str, text: str, **fields: Any) -> None:
+        """Log it and tell everybody. Never raises BusError; what can't be sent in time is counted."""
+        log.log(_LEVELS.get(level, logging.INFO), "%s: %s", name, text, extra={"event_fields": fields})
+        event = Event(level=level, name=name, text=text, actor=self.producer, at=time.time(), fields=fields)
+        try:
+            await self.publish(
+                self.topology.event(level), event, msg_id=f"event/{uuid.uuid4()}", deadline_s=EVENT_DEADLINE_S
+            )
+        except BusError as exc:
+            self.counters["events.dropped"] += 1
+            log.warning("bus.event_dropped", extra={"event": name, "why": str(exc)})
+
+    async def metrics(self, metrics: Metrics) -> None:
+        """Append to the METRICS log."""
+        await self.publish(self.topology.metric(metrics.kind), metrics, msg_id=f"metrics/{uuid.uuid4()}")
+
+    async def stream_depths(self) -> dict[str, int]:
+        """Messages that wait in each work queue, undelivered or unacked.
+
+        Keys: `task.<env>`, `task.<env>.eval`, `gen.<policy>`.
+        """
+        depths: dict[str, int] = {}
+        for row in self.topology.rows:
+            for consumer in row.consumers:
+                request = f"CONSUMER.INFO.{row.stream}.{consumer.name}"
+                info = await until_answered(self._link, partial(Session.api, request=request))
+                depths[consumer.depth_key] = info["num_pending"] + info["num_ack_pending"]
+        return depths
+
+    async def dead_letters(self) -> list[DeadLetter]:
+        """The messages that couldn't be read, oldest first."""
+        stream = self.topology.dead_letters
+        state = await self.log_state(stream)
+        found = []
+        for sequence in range(state.first_sequence, state.last_sequence + 1):
+            stored = await until_answered(self._link, partial(read_stored, stream=stream, seq=sequence))
+            if stored is not None:
+                found.append(DeadLetter.of(stored))
+        return found
+
+    async def _on_connect(self, session: Session) -> None:
+        """Memory streams are gone after a restart of the server; a wiped server has nothing."""
+        if not self._ensured:
+            return
+        try:
+            await ensure(session, self.topology)
+        except (LinkLostError, BusError) as exc:
+            if isinstance(exc, LinkLostError):
+                raise
+            log.error("bus.ensure_failed", extra={"why": str(exc)})

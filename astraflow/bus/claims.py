@@ -1,0 +1,182 @@
+"""Messages of any size: what is too big for one message becomes parts and a claim, and whole again for the reader.
+
+It doesn't interpret the message. Invariants: a claim is never stored before its parts; in a log they are stored in one
+atomic batch, so that nothing stands between them and a purge below any other message never separates them; the parts of
+a task or request are in BLOBS under a name derived from its id, and go when it is acked.
+"""
+
+import asyncio
+import hashlib
+import secrets
+
+import msgspec
+
+from astraflow.bus.link import Link
+from astraflow.bus.parts import Parts, cut, part_size
+from astraflow.bus.publish import (
+    DUPLICATE_IN_BATCH,
+    EXPECTED,
+    MSG_ID,
+    TTL,
+    ConflictError,
+    PublishAck,
+    Publisher,
+)
+from astraflow.bus.session import Session
+from astraflow.bus.topology import DAY_S, PART, Row, Topology
+from astraflow.errors import BusError, MessageError, WeightsError
+from astraflow.messages import PartRef
+
+CLAIM = "Af-Claim"  # header that marks a claim
+BATCH_ID, BATCH_SEQUENCE, BATCH_COMMIT = "Nats-Batch-Id", "Nats-Batch-Sequence", "Nats-Batch-Commit"
+MAX_PARTS = 999  # the server takes 1,000 messages in an atomic batch
+MAX_WHOLE_BYTES = 1 << 30
+TASK_BLOB_TTL_S = 30 * DAY_S  # only for blobs that were orphaned by a crash
+TTL_MARGIN_S = 60.0
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """Stands for a split message; its parts are found by digest."""
+
+    size_bytes: int
+    part_bytes: int  # of every part but the last
+    digests: tuple[bytes, ...]  # sha256, in order
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Claim)
+
+
+def ttl_header(ttl_s: float) -> dict[str, str]:
+    """A message's time to live, rounded up to whole seconds: the server takes no fractions."""
+    return {TTL: f"{max(1, int(-(-ttl_s // 1)))}s"}
+
+
+class Claims:
+    """Stores and re-joins messages, whole or split."""
+
+    def __init__(self, link: Link, topology: Topology, publisher: Publisher, parts: Parts) -> None:
+        self._link = link
+        self._topology = topology
+        self._publisher = publisher
+        self._parts = parts
+
+    async def store(
+        self, subject: str, data: bytes, *, msg_id: str, ttl_s: float | None, expected: int | None,
+        deadline_s: float | None,
+    ) -> PublishAck:  # fmt: skip
+        """Store a message, split if it must be. Raises like `Publisher.store`, and MessageError if it is too big."""
+        row = self._topology.row_of(subject)
+        size = part_size(await self._link.session(), self._topology.limits.max_message_bytes)
+        headers = ttl_header(ttl_s) if ttl_s is not None else {}
+        if len(data) <= size:
+            return await self._publisher.store(
+                subject, data, stream=row.stream, msg_id=msg_id, headers=headers, expected=expected,
+                deadline_s=deadline_s,
+            )  # fmt: skip
+        if len(data) > min(MAX_WHOLE_BYTES, MAX_PARTS * size):
+            raise MessageError(
+                f"{msg_id} for {subject} has {len(data)} bytes, at most {min(MAX_WHOLE_BYTES, MAX_PARTS * size)} fit"
+            )
+        if row.atomic:
+            return await self._store_atomic(row, subject, data, size, msg_id, expected, deadline_s)
+        return await self._store_with_blobs(row, subject, data, size, msg_id, headers, ttl_s, deadline_s)
+
+    async def join(self, subject: str, headers: dict[str, str], data: bytes) -> bytes:
+        """The whole message. Raises MessageError if it is a claim that is malformed or whose parts are gone."""
+        if CLAIM not in headers:
+            return data
+        row = self._topology.row_of(subject)
+        claim = _checked(data)
+        sizes = [claim.part_bytes] * (len(claim.digests) - 1)
+        refs = [
+            PartRef(digest=digest.hex(), size_bytes=size)
+            for digest, size in zip(claim.digests, [*sizes, claim.size_bytes - sum(sizes)], strict=True)
+        ]
+        stream, prefix = (row.stream, f"{subject}.{PART}") if row.atomic else (
+            self._topology.blobs, self._blob_prefix(headers.get(MSG_ID, ""))
+        )  # fmt: skip
+        try:
+            return bytes(await self._parts.get(stream, prefix, refs))
+        except WeightsError as exc:
+            raise MessageError(f"a split message on {subject} can't be joined: {exc}") from exc
+
+    async def forget(self, headers: dict[str, str]) -> None:
+        """Delete the parts of an acked task or request. Does nothing for a whole message."""
+        if CLAIM in headers:
+            session = await self._link.session()
+            prefix = self._blob_prefix(headers.get(MSG_ID, ""))
+            await session.api(f"STREAM.PURGE.{self._topology.blobs}", {"filter": f"{prefix}.*"})
+
+    def _blob_prefix(self, msg_id: str) -> str:
+        return self._topology.blob(hashlib.sha256(msg_id.encode()).hexdigest()[:32])
+
+    async def _store_with_blobs(
+        self, row: Row, subject: str, data: bytes, size: int, msg_id: str, headers: dict[str, str],
+        ttl_s: float | None, deadline_s: float | None,
+    ) -> PublishAck:  # fmt: skip
+        blob_headers = ttl_header(TASK_BLOB_TTL_S if ttl_s is None else ttl_s + TTL_MARGIN_S)
+        refs = await self._parts.put(
+            self._topology.blobs, self._blob_prefix(msg_id), data, msg_prefix=f"blob/{msg_id}", headers=blob_headers,
+            deadline_s=deadline_s,
+        )  # fmt: skip
+        claim = Claim(
+            size_bytes=len(data), part_bytes=refs[0].size_bytes, digests=tuple(bytes.fromhex(r.digest) for r in refs)
+        )
+        return await self._publisher.store(
+            subject, _encoder.encode(claim), stream=row.stream, msg_id=msg_id, headers={**headers, CLAIM: "1"},
+            deadline_s=deadline_s,
+        )  # fmt: skip
+
+    async def _store_atomic(
+        self, row: Row, subject: str, data: bytes, size: int, msg_id: str, expected: int | None,
+        deadline_s: float | None,
+    ) -> PublishAck:  # fmt: skip
+        pieces = list(cut(data, size))
+        digests = await asyncio.to_thread(lambda: [hashlib.sha256(piece).digest() for piece in pieces])
+        claim = _encoder.encode(Claim(size_bytes=len(data), part_bytes=size, digests=tuple(digests)))
+        headers = {CLAIM: "1", MSG_ID: msg_id}
+        if expected is not None:
+            headers[EXPECTED] = str(expected)
+
+        async def attempt(session: Session) -> PublishAck:
+            batch = secrets.token_hex(12)
+            for number, (piece, digest) in enumerate(zip(pieces, digests, strict=True), start=1):
+                await session.send(
+                    f"{subject}.{PART}.{digest.hex()}",
+                    piece,
+                    headers={BATCH_ID: batch, BATCH_SEQUENCE: str(number)},
+                )
+            commit = {BATCH_ID: batch, BATCH_SEQUENCE: str(len(pieces) + 1), BATCH_COMMIT: "1", **headers}
+            msg = await session.request(subject, claim, headers=commit)
+            try:
+                return self._publisher.acked(msg.data, subject)
+            except ConflictError as exc:
+                if exc.err_code == DUPLICATE_IN_BATCH:
+                    return await self._stored_before(session, row, subject, msg_id)
+                return await self._publisher.own_tail(session, row.stream, subject, msg_id, expected)
+
+        return await self._publisher.persist(len(data), attempt, what=f"{msg_id} for {subject}", deadline_s=deadline_s)
+
+    async def _stored_before(self, session: Session, row: Row, subject: str, msg_id: str) -> PublishAck:
+        """Where the message with this id is: the server refuses the id in a batch without saying where it has it."""
+        msg = await session.request(subject, b"", headers={MSG_ID: msg_id, CLAIM: "1"})
+        ack = self._publisher.acked(msg.data, subject)
+        if not ack.duplicate:  # the duplicate window ended between the two requests
+            await session.api(f"STREAM.MSG.DELETE.{row.stream}", {"seq": ack.sequence})
+            raise BusError(f"{msg_id} for {subject} may have been stored long ago; it isn't stored again")
+        return ack
+
+
+def _checked(data: bytes) -> Claim:
+    try:
+        claim = _decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as exc:
+        raise MessageError(f"claim of {len(data)} bytes can't be decoded: {exc}") from exc
+    parts = len(claim.digests)
+    fits = claim.part_bytes > 0 and (parts - 1) * claim.part_bytes < claim.size_bytes <= parts * claim.part_bytes
+    if not (0 < parts <= MAX_PARTS and claim.size_bytes <= MAX_WHOLE_BYTES and fits):
+        raise MessageError(f"claim of {claim.size_bytes} bytes in {parts} parts of {claim.part_bytes} is impossible")
+    if any(len(digest) != 32 for digest in claim.digests):
+        raise MessageError("claim has a digest that isn't a sha256")
+    return claim

@@ -1,0 +1,74 @@
+"""Core messages: not stored, at most once, for token chunks and cancels.
+
+Invariant: memory is bounded; what is dropped or can't be decoded is counted, never raised.
+"""
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Self
+
+from astraflow.bus.link import Link
+from astraflow.bus.session import Feed, LinkLostError
+from astraflow.errors import MessageError
+from astraflow.messages import Decoded, decode
+
+
+class CoreFeed:
+    """Decoded messages of one subject, across reconnects. Made by `Bus.subscribe_core`."""
+
+    def __init__(self, link: Link, subject: str, *, max_pending: int, counters: Counter[str]) -> None:
+        self._link = link
+        self._subject = subject
+        self._max_pending = max_pending
+        self._counters = counters
+        self._feed: Feed | None = None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Decoded:
+        while True:
+            feed = self._feed or await self.open()
+            try:
+                msg = feed.pop() or await feed.get()
+            except LinkLostError:
+                self._feed = None
+                continue
+            if feed.dropped:
+                self._counters["core.dropped"] += feed.dropped
+                feed.dropped = 0
+            try:
+                return decode(msg.data)
+            except MessageError:
+                self._counters["core.malformed"] += 1
+
+    async def open(self) -> Feed:
+        """Subscribe; returns when the server knows of it."""
+        while True:
+            session = await self._link.session()
+            try:
+                feed = await session.subscribe(self._subject, bound=self._max_pending)
+                await session.flush(5.0)
+            except LinkLostError:
+                continue
+            self._feed = feed
+            return feed
+
+    async def close(self) -> None:
+        """Unsubscribe."""
+        if self._feed is not None:
+            await self._feed.discard()
+
+
+@asynccontextmanager
+async def open_core_feed(
+    link: Link, subject: str, *, max_pending: int, counters: Counter[str]
+) -> AsyncIterator[CoreFeed]:
+    """A feed that the server knows of when the block begins."""
+    feed = CoreFeed(link, subject, max_pending=max_pending, counters=counters)
+    await feed.open()
+    try:
+        yield feed
+    finally:
+        await feed.close()

@@ -1,0 +1,88 @@
+"""Create a run's streams and consumers, or check that they are as the table says.
+
+It deletes and updates no stream. Invariant: after `ensure` every row of the topology exists with the row's settings;
+what differs raises BusError that names the setting, both values and the next step.
+"""
+
+from typing import Any
+
+from astraflow.bus.session import ApiError, Session
+from astraflow.bus.topology import DUPLICATE_WINDOW_S, Consumer, Limits, Row, Topology
+from astraflow.errors import BusError
+
+STREAM_EXISTS = 10058  # with other settings
+STREAM_MISSING = 10059
+SECOND_NS = 1_000_000_000
+MAX_WAITING = 8192  # pull requests that a consumer holds: one per rollout or policy process
+
+
+def stream_config(row: Row, limits: Limits) -> dict[str, Any]:
+    """JetStream's form of a row."""
+    config: dict[str, Any] = {
+        "name": row.stream,
+        "subjects": [*row.subjects, *row.parts],
+        "retention": "workqueue" if row.queue else "limits",
+        "storage": "memory" if row.memory else "file",
+        "discard": "new" if row.push_back else "old",
+        "discard_new_per_subject": row.queue,
+        "max_msgs_per_subject": row.max_per_subject or -1,
+        "max_bytes": row.max_bytes or -1,
+        "max_age": int(row.max_age_s * SECOND_NS),
+        "duplicate_window": int(DUPLICATE_WINDOW_S * SECOND_NS),
+        "num_replicas": limits.replicas,
+        "allow_direct": True,
+        "allow_atomic": row.atomic,
+        "allow_msg_ttl": row.message_ttl,
+    }
+    if row.marker_ttl_s:
+        config["subject_delete_marker_ttl"] = int(row.marker_ttl_s * SECOND_NS)
+        config["allow_rollup_hdrs"] = True
+    return config
+
+
+async def ensure(session: Session, topology: Topology) -> None:
+    """Idempotent. Raises BusError for a stream with other settings, or what `Session.request` raises."""
+    for row in topology.rows:
+        await _ensure_stream(session, row, topology.limits)
+        for consumer in row.consumers:
+            await ensure_consumer(session, row.stream, consumer, topology.limits)
+
+
+async def _ensure_stream(session: Session, row: Row, limits: Limits) -> None:
+    wanted = stream_config(row, limits)
+    try:
+        await session.api(f"STREAM.CREATE.{row.stream}", wanted)
+    except ApiError as exc:
+        if exc.err_code != STREAM_EXISTS:
+            raise
+        found = (await session.api(f"STREAM.INFO.{row.stream}"))["config"]
+        different = {key: value for key, value in wanted.items() if found.get(key, _absent(value)) != value}
+        if different:
+            has = ", ".join(f"{key}={found.get(key)}" for key in different)
+            expected = ", ".join(str(value) for value in different.values())
+            raise BusError(
+                f"stream {row.stream} has {has}, expected {expected}; delete the stream, put the old settings back in "
+                f"the run file, or give the run another name"
+            ) from exc
+
+
+def _absent(value: Any) -> Any:
+    """What a setting is that the server leaves out of its answer."""
+    return type(value)()
+
+
+async def ensure_consumer(session: Session, stream: str, consumer: Consumer, limits: Limits) -> None:
+    """Create or update a shared durable pull consumer; redelivery without end, the receiver counts (DESIGN §3.1)."""
+    config = {
+        "name": consumer.name,
+        "durable_name": consumer.name,
+        "filter_subject": consumer.subject,
+        "ack_policy": "explicit",
+        "ack_wait": int(limits.ack_wait_s * SECOND_NS),
+        "max_deliver": -1,
+        "max_ack_pending": -1,
+        "max_waiting": MAX_WAITING,
+    }
+    await session.api(
+        f"CONSUMER.CREATE.{stream}.{consumer.name}.{consumer.subject}", {"stream_name": stream, "config": config}
+    )

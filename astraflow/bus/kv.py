@@ -1,0 +1,183 @@
+"""The run's key-value bucket: compare-and-set, time to live, watch.
+
+Keys are dotted tokens (`member.rollout-a-0`); values are messages. Invariants: a write with an expected revision
+happens at most once and never over somebody else's; a key that expired or was deleted counts as absent, also for a
+lease that is taken over its marker; a watcher misses no change, whatever happens to the connection.
+"""
+
+import asyncio
+import logging
+import uuid
+from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from astraflow.bus.claims import ttl_header
+from astraflow.bus.deadletters import DeadLetters
+from astraflow.bus.link import Link
+from astraflow.bus.publish import Publisher, Stored, read_stored
+from astraflow.bus.reader import ConsumerLostError, consume
+from astraflow.bus.retry import RETRY_S, until_answered
+from astraflow.bus.session import ApiError, LinkLostError, NoAnswerError
+from astraflow.bus.topology import Topology
+from astraflow.errors import FencedError, MessageError
+from astraflow.messages import Message, decode, encode
+
+log = logging.getLogger(__name__)
+
+OPERATION, MARKER = "KV-Operation", "Nats-Marker-Reason"
+DELETE_MARKER_TTL_S = 60.0
+DEADLINE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class KvEntry:
+    """A key's value. `revision` is what `kv_put` expects."""
+
+    key: str
+    message: Any
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class KvUpdate:
+    """A change. `message` None = deleted or expired. Key "" = the values that there were have all been told."""
+
+    key: str
+    message: Any | None
+    revision: int
+
+
+def _is_marker(stored: Stored) -> bool:
+    return MARKER in stored.headers or stored.headers.get(OPERATION) in ("DEL", "PURGE")
+
+
+class Kv:
+    """The bucket of one run."""
+
+    def __init__(
+        self, link: Link, topology: Topology, publisher: Publisher, dead_letters: DeadLetters,
+        counters: Counter[str], *, producer: str,
+    ) -> None:  # fmt: skip
+        self._link = link
+        self._topology = topology
+        self._publisher = publisher
+        self._dead_letters = dead_letters
+        self._counters = counters
+        self._producer = producer
+
+    async def get(self, key: str) -> KvEntry | None:
+        """None if the key is absent, deleted or expired. Raises MessageError if its value is malformed."""
+        stored = await self._tail(key)
+        if stored is None or _is_marker(stored):
+            return None
+        return KvEntry(key, decode(stored.data).message, stored.sequence)
+
+    async def put(
+        self, key: str, message: Message, *, expected_revision: int | None = None, ttl_s: int | None = None
+    ) -> int:
+        """The new revision. `expected_revision` 0 = the key must be absent; None = whatever is there.
+
+        Raises: FencedError on a conflict, BusError if it can't be stored within DEADLINE_S.
+        """
+        msg_id = f"kv/{uuid.uuid4()}"
+        data = encode(message, id=msg_id, run=self._topology.run, producer=self._producer)
+        return await self._store(key, data, msg_id, expected_revision, ttl_header(ttl_s) if ttl_s else {})
+
+    async def delete(self, key: str) -> None:
+        """Watchers hear of it. Nothing happens if the key is absent."""
+        headers = {OPERATION: "DEL", **ttl_header(DELETE_MARKER_TTL_S)}
+        await self._store(key, b"", f"kv/{uuid.uuid4()}", None, headers)
+
+    async def list(self, prefix: str) -> dict[str, KvEntry]:
+        """The keys that start with `prefix`, as they are now. Malformed values are skipped and counted."""
+        found: dict[str, KvEntry] = {}
+        async with aclosing(self.watch(prefix)) as updates:
+            async for update in updates:
+                if not update.key:
+                    break
+                if update.message is None:
+                    found.pop(update.key, None)
+                else:
+                    found[update.key] = KvEntry(update.key, update.message, update.revision)
+        return found
+
+    async def watch(self, prefix: str) -> AsyncGenerator[KvUpdate, None]:
+        """The keys that start with `prefix`: values now, then an update with key "", then changes, for ever.
+
+        After a reconnect the current values are told again, and what vanished meanwhile as deleted.
+        """
+        known: dict[str, int] = {}
+        told = False
+        while True:
+            try:
+                async with aclosing(self._watch_once(prefix, known)) as updates:
+                    async for update in updates:
+                        if update.key:
+                            yield update
+                        elif not told:
+                            told = True
+                            yield update
+            except LinkLostError:
+                continue
+            except (NoAnswerError, ApiError, ConsumerLostError) as exc:
+                log.debug("bus.watch_restarts", extra={"prefix": prefix, "why": str(exc)})
+                await asyncio.sleep(RETRY_S)
+
+    async def _watch_once(self, prefix: str, known: dict[str, int]) -> AsyncGenerator[KvUpdate, None]:
+        """One consumer's life; `known` holds the revision of every key that was told and is there."""
+        session = await self._link.session()
+        subjects = self._topology.kv_prefix + "".join(prefix.rpartition(".")[:2]) + ">"
+        unseen, caught_up = set(known), False
+        async with aclosing(
+            consume(session, self._topology.kv, [subjects], {"deliver_policy": "last_per_subject"})
+        ) as messages:
+            async for raw in messages:
+                if raw is not None:
+                    key = raw.stored.subject.removeprefix(self._topology.kv_prefix)
+                    unseen.discard(key)
+                    if key.startswith(prefix) and (update := await self._update(key, raw.stored, known)) is not None:
+                        yield update
+                if not caught_up and (raw is None or raw.pending == 0):
+                    caught_up = True
+                    for key in unseen:
+                        yield KvUpdate(key, None, known.pop(key))
+                    yield KvUpdate("", None, 0)
+
+    async def _update(self, key: str, stored: Stored, known: dict[str, int]) -> KvUpdate | None:
+        if _is_marker(stored):
+            return KvUpdate(key, None, stored.sequence) if known.pop(key, None) is not None else None
+        try:
+            message = decode(stored.data).message
+        except MessageError as exc:
+            await self._dead_letters.add(
+                stream=self._topology.kv, subject=stored.subject, sequence=stored.sequence, data=stored.data,
+                reason=str(exc),
+            )  # fmt: skip
+            return None
+        known[key] = stored.sequence
+        return KvUpdate(key, message, stored.sequence)
+
+    async def _store(self, key: str, data: bytes, msg_id: str, expected: int | None, headers: dict[str, str]) -> int:
+        subject = self._topology.kv_subject(key)
+        if len(data) > self._topology.limits.max_message_bytes:
+            raise MessageError(f"value of {len(data)} bytes for KV key {key} is over max_message_bytes")
+        try:
+            ack = await self._publisher.store(
+                subject, data, stream=self._topology.kv, msg_id=msg_id, headers=headers, expected=expected,
+                deadline_s=DEADLINE_S,
+            )  # fmt: skip
+        except FencedError:
+            tail = await self._tail(key) if expected == 0 else None
+            if tail is None or not _is_marker(tail):
+                raise
+            return await self._store(key, data, msg_id, tail.sequence, headers)  # absent, though not for the server
+        return ack.sequence
+
+    async def _tail(self, key: str) -> Stored | None:
+        subject = self._topology.kv_subject(key)
+        return await until_answered(
+            self._link, lambda session: read_stored(session, self._topology.kv, last_by_subj=subject)
+        )

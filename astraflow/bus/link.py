@@ -1,0 +1,175 @@
+"""The supervised connection: one session after the other, for ever.
+
+It knows nothing of streams. Invariant: `session()` returns a live session or waits; every (re)connect is a new client,
+a new session and a new epoch, and `on_connect` has run in it before anybody gets it.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from astraflow.bus.session import DeniedError, LinkLostError, NoAnswerError, Session
+from astraflow.errors import BusError
+
+log = logging.getLogger(__name__)
+
+PING_EVERY_S = 3.0  # a half-open connection is noticed within twice this
+ANSWER_WITHIN_S = 5.0  # requests without an answer fail after this, at the next ping
+RETRY_FIRST_S, RETRY_MOST_S = 0.05, 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class BusOptions:
+    """Where the server is and who we are. `url` may list several servers, separated by commas."""
+
+    url: str
+    token: str = ""
+    credentials_file: str = ""
+    user: str = ""
+    password: str = ""
+    connect_timeout_s: float = 10.0
+
+
+async def open_session(options: BusOptions, *, name: str, epoch: int) -> Session:
+    """A connected session. Raises DeniedError for wrong credentials, LinkLostError if no server can be reached."""
+    from nats import errors
+    from nats.aio.client import Client
+
+    client = Client()
+    session = Session(client, epoch=epoch, inbox=f"_INBOX.{name}")
+    secrets: dict[str, Any] = {
+        "token": options.token or None,
+        "user": options.user or None,
+        "password": options.password or None,
+        "user_credentials": options.credentials_file or None,
+    }
+    try:
+        await client.connect(
+            servers=[url.strip() for url in options.url.split(",")],
+            name=name,
+            error_cb=session.on_error,
+            closed_cb=session.on_closed,
+            allow_reconnect=False,
+            max_reconnect_attempts=1,
+            reconnect_time_wait=0,
+            connect_timeout=2,
+            ping_interval=3600,  # the link pings: nats-py can hang while it closes a stale connection
+            pending_size=0,  # nothing is buffered for later: it would be sent after its caller gave up
+            **secrets,
+        )
+        await session.start()
+    except (errors.Error, OSError, TimeoutError, ValueError) as exc:
+        await session.close()
+        reason = session.last_error or str(exc) or repr(exc)
+        if "authorization" in reason.lower() or "authentication" in reason.lower():
+            raise DeniedError(f"{options.url} refuses the credentials of {name}: {reason}") from exc
+        raise LinkLostError(f"{options.url} can't be reached: {reason}") from exc
+    except BaseException:
+        await session.close()
+        raise
+    return session
+
+
+class Link:
+    """Keeps one session alive. `run` is its only task."""
+
+    def __init__(self, options: BusOptions, *, name: str) -> None:
+        self.options = options
+        self.name = name
+        self.on_connect: Callable[[Session], Awaitable[None]] | None = None
+        self.reconnects = 0
+        self.up = asyncio.Event()
+        self._session: Session | None = None
+        self._closed = False
+
+    async def start(self) -> None:
+        """The first connection. Raises BusError with the next step if there is none within connect_timeout_s."""
+        reason: BusError | None = None
+        try:
+            async with asyncio.timeout(self.options.connect_timeout_s):
+                while self._session is None:
+                    try:
+                        self._session = await open_session(self.options, name=self.name, epoch=0)
+                    except DeniedError as exc:
+                        raise BusError(f"{exc}; check the token or credentials file") from exc
+                    except LinkLostError as exc:
+                        reason = exc
+                        await asyncio.sleep(RETRY_FIRST_S * 2)
+        except TimeoutError:
+            raise BusError(
+                f"{reason or f'{self.options.url} does not answer'} (tried for {self.options.connect_timeout_s:g} s); "
+                f"start a server there or give another url"
+            ) from reason
+        self.up.set()
+
+    async def session(self) -> Session:
+        """The live session, as soon as there is one. Raises BusError after `close`."""
+        while True:
+            if self._closed:
+                raise BusError("the bus is closed")
+            if self._session is not None and not self._session.lost.is_set():
+                return self._session
+            self.up.clear()
+            await self.up.wait()
+
+    async def run(self) -> None:
+        """Supervise until cancelled: ping, notice the end, open the next session."""
+        assert self._session is not None, "start() comes first"
+        while True:
+            await self._watch(self._session)
+            self.up.clear()
+            old, epoch = self._session, self._session.epoch + 1
+            log.warning("bus.lost", extra={"url": self.options.url, "why": old.last_error})
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._bury(old))
+                self._session = await self._reopen(epoch)
+                self.reconnects += 1
+                self.up.set()
+            log.info("bus.reconnected", extra={"url": self.options.url, "epoch": epoch})
+
+    async def close(self) -> None:
+        """Flush and close. Whoever waits for a session is woken with an error."""
+        self._closed = True
+        if self._session is not None:
+            await self._bury(self._session)
+        self.up.set()
+
+    async def _watch(self, session: Session) -> None:
+        while not session.lost.is_set():
+            try:
+                async with asyncio.timeout(PING_EVERY_S):
+                    await session.lost.wait()
+            except TimeoutError:
+                session.expire(ANSWER_WITHIN_S)
+                try:
+                    await session.flush(PING_EVERY_S)
+                except LinkLostError as exc:
+                    session.end(str(exc))
+
+    async def _bury(self, session: Session) -> None:
+        try:
+            async with asyncio.timeout(3.0):
+                await session.close()
+        except TimeoutError:
+            log.warning("bus.close_hangs", extra={"url": self.options.url})
+
+    async def _reopen(self, epoch: int) -> Session:
+        wait_s = RETRY_FIRST_S
+        while True:
+            try:
+                session = await open_session(self.options, name=self.name, epoch=epoch)
+                try:
+                    if self.on_connect is not None:
+                        await self.on_connect(session)
+                except (LinkLostError, NoAnswerError):
+                    await self._bury(session)
+                    raise
+            except BusError as exc:
+                log.debug("bus.unreachable", extra={"url": self.options.url, "why": str(exc)})
+                await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))
+                wait_s = min(2 * wait_s, RETRY_MOST_S)
+            else:
+                return session

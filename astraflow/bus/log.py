@@ -1,0 +1,158 @@
+"""Logs: read by cursor, appended in order, purged from below.
+
+A cursor is (incarnation of the stream, sequence, id of that message); it belongs into the reader's own snapshot, so
+that state and position can't disagree. Invariant: a cursor that the log doesn't bear out raises CursorError, never a
+skip.
+"""
+
+from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+from astraflow.bus.claims import Claims
+from astraflow.bus.deadletters import DeadLetters
+from astraflow.bus.link import Link
+from astraflow.bus.publish import Stored, read_stored
+from astraflow.bus.reader import LogState, Raw, read_raw, stream_state
+from astraflow.bus.retry import until_answered
+from astraflow.bus.topology import Topology
+from astraflow.errors import CursorError, MessageError
+from astraflow.messages import Envelope, decode
+
+
+class Cursor(msgspec.Struct, frozen=True):
+    """A position in a log: behind the message `message_id` at `sequence`. Sequence 0 = before the first message."""
+
+    incarnation: str
+    sequence: int
+    message_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """A message of a log and the position behind it."""
+
+    message: Any
+    envelope: Envelope
+    subject: str
+    sequence: int
+    cursor: Cursor
+
+
+class Logs:
+    """Reads and purges the logs of a run."""
+
+    def __init__(
+        self, link: Link, topology: Topology, claims: Claims, dead_letters: DeadLetters, counters: Counter[str]
+    ) -> None:
+        self._link = link
+        self._topology = topology
+        self._claims = claims
+        self._dead_letters = dead_letters
+        self._counters = counters
+
+    async def state(self, stream: str) -> LogState:
+        """Raises BusError if there is no such stream."""
+        return await until_answered(self._link, lambda session: stream_state(session, stream))
+
+    async def read(
+        self,
+        stream: str,
+        *,
+        subject: str | None = None,
+        cursor: Cursor | None = None,
+        start: int | Literal["first", "new"] = "first",
+        follow: bool = True,
+    ) -> AsyncGenerator[LogEntry, None]:
+        """See `Bus.read_log`."""
+        state = await self.state(stream)
+        first = 1 if start == "first" else state.last_sequence + 1 if start == "new" else start
+        if cursor is not None:
+            await self._verify(stream, cursor, state)
+            first = cursor.sequence + 1
+        filters = (subject,) if subject is not None else self._topology.row_of_stream[stream].subjects
+        last = state.last_sequence
+        if not follow and first > last:
+            return
+        async with aclosing(
+            read_raw(self._link, stream, filters, start=first, incarnation=state.incarnation)
+        ) as messages:
+            async for raw in messages:
+                if not follow and (raw is None or raw.stored.sequence > last):
+                    return
+                if raw is not None and (entry := await self._entry(stream, raw.stored, state.incarnation)) is not None:
+                    yield entry
+                if not follow and _is_last(raw, last):
+                    return
+
+    async def entry(self, stream: str, sequence: int) -> LogEntry | None:
+        """The message at `sequence`; None if there is none. Raises MessageError if it is malformed."""
+        return await self._get(stream, seq=sequence)
+
+    async def last(self, stream: str, subject: str) -> LogEntry | None:
+        """The newest message on `subject`; None if there is none. Raises MessageError if it is malformed."""
+        return await self._get(stream, last_by_subj=subject)
+
+    async def purge(self, stream: str, *, below_sequence: int, subject: str | None = None) -> int:
+        """Delete what is below `below_sequence` (on `subject`, which may have wildcards); how many messages went."""
+        body: dict[str, Any] = {"seq": below_sequence}
+        if subject is not None:
+            body["filter"] = subject
+        answer = await until_answered(self._link, lambda session: session.api(f"STREAM.PURGE.{stream}", body))
+        return int(answer["purged"])
+
+    async def _get(self, stream: str, **where: int | str) -> LogEntry | None:
+        stored = await until_answered(self._link, lambda session: read_stored(session, stream, **where))
+        if stored is None:
+            return None
+        return await self._decoded(stored, (await self.state(stream)).incarnation)
+
+    async def _entry(self, stream: str, stored: Stored, incarnation: str) -> LogEntry | None:
+        """None for a message that can't be decoded; it becomes a dead letter."""
+        try:
+            return await self._decoded(stored, incarnation)
+        except MessageError as exc:
+            await self._dead_letters.add(
+                stream=stream, subject=stored.subject, sequence=stored.sequence, data=stored.data, reason=str(exc)
+            )
+            return None
+
+    async def _decoded(self, stored: Stored, incarnation: str) -> LogEntry:
+        data = await self._claims.join(stored.subject, stored.headers, stored.data)
+        envelope, message = decode(data)
+        cursor = Cursor(incarnation, stored.sequence, stored.message_id or envelope.id)
+        return LogEntry(message, envelope, stored.subject, stored.sequence, cursor)
+
+    async def _verify(self, stream: str, cursor: Cursor, state: LogState) -> None:
+        """Raises CursorError if the log doesn't bear the cursor out."""
+        where = f"cursor {cursor.sequence} ({cursor.message_id or 'start'}) in {stream}"
+        restore = "restore the server's store folder of that time, or start the run afresh (`up --fresh`)"
+        if cursor.incarnation != state.incarnation:
+            raise CursorError(
+                f"{where} is of incarnation {cursor.incarnation}, the stream is {state.incarnation}: it was made anew; "
+                f"{restore}"
+            )
+        span = f"the log has {state.first_sequence} to {state.last_sequence}"
+        if cursor.sequence > state.last_sequence:
+            raise CursorError(f"{where} is beyond the log, {span}: the log lost messages; {restore}")
+        if cursor.sequence == 0 and state.first_sequence <= 1:
+            return
+        stored = await until_answered(self._link, lambda session: read_stored(session, stream, seq=cursor.sequence))
+        if stored is None:
+            raise CursorError(
+                f"{where} is below the log, {span}: it was purged past the reader; resume from a newer snapshot or "
+                f"checkpoint, or {restore}"
+            )
+        if stored.message_id != cursor.message_id:
+            raise CursorError(
+                f"{where} disagrees with the log, which has {stored.message_id!r} there: another run's store, or a "
+                f"restored one; {restore}"
+            )
+
+
+def _is_last(raw: Raw | None, last: int) -> bool:
+    return raw is None or raw.pending == 0 or raw.stored.sequence >= last

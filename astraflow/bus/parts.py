@@ -1,0 +1,125 @@
+"""Byte strings as parts of about 512 KiB on a stream, each found by its digest (weights, snapshots, split messages).
+
+It knows nothing of what the bytes mean. Invariant: `get` returns exactly the bytes whose digests were asked for, or
+raises WeightsError that names the part. (nats-py's object store reads quadratically, facts/nats.md §3.)
+"""
+
+import asyncio
+import hashlib
+import secrets
+from collections.abc import Iterator, Sequence
+
+from astraflow.bus.background import in_parallel
+from astraflow.bus.link import Link
+from astraflow.bus.publish import Publisher
+from astraflow.bus.session import LinkLostError, NoAnswerError, Session
+from astraflow.errors import BusError, WeightsError
+from astraflow.messages import PartRef
+
+HEADROOM_BYTES = 4096  # for subject and headers: over max_payload the server ends the connection (facts/nats.md §9.1)
+WORKERS = 12  # parts under way
+RETRY_S = 0.05
+
+
+def part_size(session: Session, max_message_bytes: int) -> int:
+    """Bytes that go into one message on this server."""
+    return min(max_message_bytes, session.max_payload_bytes - HEADROOM_BYTES)
+
+
+def cut(data: bytes | memoryview, size_bytes: int) -> Iterator[memoryview]:
+    """Consecutive views of `data`, all but the last one `size_bytes` long."""
+    view = memoryview(data).cast("B")
+    return (view[start : start + size_bytes] for start in range(0, len(view), size_bytes))
+
+
+class Parts:
+    """Puts and gets byte strings, several parts at a time, hashing off the loop."""
+
+    def __init__(self, link: Link, publisher: Publisher, *, max_message_bytes: int) -> None:
+        self._link = link
+        self._publisher = publisher
+        self._max_message_bytes = max_message_bytes
+
+    async def put(
+        self,
+        stream: str,
+        subject: str,
+        data: bytes | memoryview,
+        *,
+        msg_prefix: str,
+        headers: dict[str, str] | None = None,
+        deadline_s: float | None = None,
+    ) -> tuple[PartRef, ...]:
+        """Store `data` under `subject`.<digest>; returns when all is stored. Equal parts are stored once.
+
+        The ids are new in every call: a copy that was stored before may have been purged since.
+        """
+        size = part_size(await self._link.session(), self._max_message_bytes)
+        pieces = list(cut(data, size))
+        refs: list[PartRef | None] = [None] * len(pieces)
+        sent: set[str] = set()
+        call = f"{msg_prefix}/{secrets.token_hex(6)}"
+
+        async def put_one(index: int) -> None:
+            piece = pieces[index]
+            digest = await asyncio.to_thread(_digest, piece)
+            refs[index] = PartRef(digest=digest, size_bytes=len(piece))
+            if digest not in sent:
+                sent.add(digest)
+                await self._publisher.store(
+                    f"{subject}.{digest}",
+                    piece,
+                    stream=stream,
+                    msg_id=f"{call}/{digest}",
+                    headers=headers,
+                    deadline_s=deadline_s,
+                )
+
+        await in_parallel(range(len(pieces)), put_one, workers=WORKERS)
+        return tuple(ref for ref in refs if ref is not None)
+
+    async def get(self, stream: str, subject: str, parts: Sequence[PartRef]) -> bytearray:
+        """The bytes of `parts`, concatenated. Raises WeightsError for a part that is missing or damaged."""
+        data = bytearray(sum(part.size_bytes for part in parts))
+        view = memoryview(data)
+        places: list[tuple[PartRef, int]] = []
+        offset = 0
+        for part in parts:
+            places.append((part, offset))
+            offset += part.size_bytes
+
+        async def get_one(place: tuple[PartRef, int]) -> None:
+            part, start = place
+            piece = await self._fetch(stream, f"{subject}.{part.digest}")
+            if piece is None:
+                raise WeightsError(f"part {part.digest} of {subject} isn't in stream {stream}: purged or never sent")
+            if len(piece) != part.size_bytes or await asyncio.to_thread(_digest, piece) != part.digest:
+                raise WeightsError(
+                    f"part {part.digest} of {subject} in stream {stream} is damaged: {len(piece)} bytes, expected "
+                    f"{part.size_bytes} with that digest"
+                )
+            view[start : start + len(piece)] = piece
+
+        await in_parallel(places, get_one, workers=WORKERS)
+        return data
+
+    async def _fetch(self, stream: str, subject: str) -> bytes | None:
+        while True:
+            session = await self._link.session()
+            try:
+                msg = await session.request(f"$JS.API.DIRECT.GET.{stream}.{subject}")
+            except LinkLostError:
+                continue
+            except NoAnswerError:
+                await asyncio.sleep(RETRY_S)
+                continue
+            status = (msg.headers or {}).get("Status", "")
+            if not status:
+                return msg.data
+            if status == "404":
+                return None
+            raise BusError(f"nats-server refused a read of {subject} in {stream}: status {status} {msg.headers}")
+
+
+def _digest(piece: bytes | memoryview) -> str:
+    return hashlib.sha256(piece).hexdigest()

@@ -1,0 +1,203 @@
+"""Publish to a stream: once in the log, however often it takes on the wire.
+
+It encodes nothing and splits nothing (`claims.py`). Invariant: a retry carries the same id; success means that the
+server has stored the message; a full stream makes the caller wait; what can't succeed fails at once.
+"""
+
+import asyncio
+import base64
+import logging
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from astraflow.bus.link import Link
+from astraflow.bus.session import ApiError, LinkLostError, NoAnswerError, Session
+from astraflow.bus.window import Window
+from astraflow.errors import BusError, FencedError
+
+log = logging.getLogger(__name__)
+
+MSG_ID = "Nats-Msg-Id"
+EXPECTED = "Nats-Expected-Last-Subject-Sequence"
+TTL = "Nats-TTL"
+NO_MESSAGE = 10037
+STORE_FAILED = 10077  # a bound is reached, or the disk is full
+WRONG_SEQUENCE = frozenset({10071, 10164})
+DUPLICATE_IN_BATCH = 10201
+BATCH_RETRY = frozenset({10176, 10210})  # incomplete (timed out), too many under way
+RETRY_FIRST_S, RETRY_MOST_S = 0.02, 0.5
+WINDOW_BYTES = 8 << 20  # publishes under way
+
+
+class PublishAck(msgspec.Struct, frozen=True):
+    """Where a message is stored. `duplicate`: it had been stored before, by an earlier call or an earlier try."""
+
+    sequence: int
+    duplicate: bool = False
+
+
+class _Error(msgspec.Struct, frozen=True):
+    code: int = 0
+    err_code: int = 0
+    description: str = ""
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    stream: str = ""
+    seq: int = 0
+    duplicate: bool = False
+    error: _Error | None = None
+
+
+Attempt = Callable[[Session], Awaitable[PublishAck]]
+
+_answers = msgspec.json.Decoder(_Answer)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A message as the stream has it."""
+
+    subject: str
+    sequence: int
+    headers: dict[str, str]
+    data: bytes
+
+    @property
+    def message_id(self) -> str:
+        return self.headers.get(MSG_ID, "")
+
+
+class _FullError(BusError):
+    """A bound of the stream is reached; space may come."""
+
+
+class ConflictError(BusError):
+    """The subject's last sequence isn't the expected one, or the id is already stored."""
+
+    def __init__(self, err_code: int, description: str) -> None:
+        super().__init__(description)
+        self.err_code = err_code
+
+
+async def read_stored(session: Session, stream: str, **where: int | str) -> Stored | None:
+    """One message by `seq` or `last_by_subj`, from the stream's leader. None if there is none."""
+    try:
+        found = (await session.api(f"STREAM.MSG.GET.{stream}", where))["message"]
+    except ApiError as exc:
+        if exc.err_code == NO_MESSAGE:
+            return None
+        raise
+    headers = parse_headers(base64.b64decode(found.get("hdrs", "")))
+    return Stored(found["subject"], found["seq"], headers, base64.b64decode(found.get("data", "")))
+
+
+def parse_headers(raw: bytes) -> dict[str, str]:
+    """NATS/1.0 header lines as a dict."""
+    lines = raw.decode("utf-8", "replace").split("\r\n")[1:]
+    return {name.strip(): value.strip() for name, colon, value in (line.partition(":") for line in lines) if colon}
+
+
+class Publisher:
+    """Publishes for everybody in this process, in one bounded window."""
+
+    def __init__(self, link: Link, counters: Counter[str]) -> None:
+        self._link = link
+        self._counters = counters
+        self._window = Window(WINDOW_BYTES)
+
+    async def store(
+        self,
+        subject: str,
+        data: bytes | memoryview,
+        *,
+        stream: str,
+        msg_id: str = "",
+        headers: dict[str, str] | None = None,
+        expected: int | None = None,
+        deadline_s: float | None = None,
+    ) -> PublishAck:
+        """Store one message. `expected`: sequence of the last message on the subject, 0 = none.
+
+        Raises: FencedError if somebody else's message is there; BusError if it can't be stored by `deadline_s` seconds
+        (None = no deadline) or at all.
+        """
+        all_headers = dict(headers or {})
+        if msg_id:
+            all_headers[MSG_ID] = msg_id
+        if expected is not None:
+            all_headers[EXPECTED] = str(expected)
+
+        async def attempt(session: Session) -> PublishAck:
+            try:
+                msg = await session.request(subject, data, headers=all_headers or None)
+                return self.acked(msg.data, subject)
+            except ConflictError:
+                return await self.own_tail(session, stream, subject, msg_id, expected)
+
+        what = f"{msg_id or 'message'} for {subject}"
+        return await self.persist(len(data), attempt, what=what, deadline_s=deadline_s)
+
+    async def persist(self, size_bytes: int, attempt: Attempt, *, what: str, deadline_s: float | None) -> PublishAck:
+        """Run `attempt(session)` until it returns, fails for good, or the deadline passes."""
+        wait_s, reason = RETRY_FIRST_S, "no connection"
+        try:
+            async with asyncio.timeout(deadline_s):
+                while True:
+                    try:
+                        session = await self._link.session()
+                        async with self._window.hold(size_bytes):  # not while waiting: a full stream blocks no other
+                            return await attempt(session)
+                    except LinkLostError as exc:
+                        reason = str(exc)
+                        continue  # session() waits for the next one
+                    except (NoAnswerError, _FullError) as exc:
+                        reason = str(exc)
+                    self._counters[f"publish.waits.{reason.partition(':')[0]}"] += 1
+                    log.debug("bus.publish_waits", extra={"what": what, "why": reason})
+                    await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))
+                    wait_s = min(2 * wait_s, RETRY_MOST_S)
+        except TimeoutError as exc:
+            raise BusError(f"{what} isn't stored after {deadline_s:g} s: {reason}") from exc
+
+    def acked(self, data: bytes, subject: str) -> PublishAck:
+        """The server's answer to a publish as a result or an exception."""
+        try:
+            answer = _answers.decode(data)
+        except msgspec.MsgspecError as exc:
+            raise BusError(f"{subject} isn't stored: unreadable answer {data[:80]!r}") from exc
+        error = answer.error
+        if error is None:
+            if answer.duplicate:
+                self._counters["publish.duplicates"] += 1
+            return PublishAck(answer.seq, answer.duplicate)
+        if error.err_code in WRONG_SEQUENCE or error.err_code == DUPLICATE_IN_BATCH:
+            raise ConflictError(error.err_code, error.description)
+        if error.err_code == STORE_FAILED and "maximum" in error.description:
+            raise _FullError(f"stream {answer.stream} is full: {error.description}")
+        if error.err_code in BATCH_RETRY or error.code == 429:
+            raise NoAnswerError(f"batch isn't stored: {error.description}")
+        if error.err_code == STORE_FAILED or error.code < 500:
+            raise BusError(
+                f"stream {answer.stream} refused {subject}: {error.description} (err_code {error.err_code}); "
+                f"see the server's log and its disk"
+            )
+        raise NoAnswerError(f"nats-server isn't ready: {error.description}")
+
+    async def own_tail(
+        self, session: Session, stream: str, subject: str, msg_id: str, expected: int | None
+    ) -> PublishAck:
+        """After a conflict: our own id at the tail means that an earlier try succeeded; a foreign one fences us off."""
+        tail = await read_stored(session, stream, last_by_subj=subject)
+        if tail is not None and msg_id and tail.message_id == msg_id:
+            self._counters["publish.duplicates"] += 1
+            return PublishAck(tail.sequence, True)
+        found = "no message" if tail is None else f"{tail.message_id or 'a message without id'} at {tail.sequence}"
+        raise FencedError(
+            f"{subject} has {found} at its tail, {msg_id} expected sequence {expected}: another writer took over; "
+            f"this one must exit"
+        )

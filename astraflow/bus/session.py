@@ -1,0 +1,277 @@
+"""One life of one nats-py client: requests, subscriptions, and the moment it ends.
+
+It does not reconnect: a client is never reused after any kind of end, because nats-py loses pull requests, replays
+buffered publishes and stays closed after most server errors (facts/nats.md §9.1, §9.3). `link.py` opens the next one.
+Invariant: when `lost` is set, every waiting request and feed of the session has failed with LinkLostError.
+"""
+
+import asyncio
+import itertools
+import json
+import re
+import secrets
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from astraflow.errors import BusError
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+    from nats.aio.subscription import Subscription
+
+MAX_UNSENT_BYTES = 8 << 20  # above this a sender waits until the socket has taken what is buffered
+_DENIED = re.compile(r'permissions violation for (publish|subscription) to "([^"]+)"')
+
+
+class LinkLostError(BusError):
+    """The connection ended; the operation may be tried again in the next session."""
+
+
+class NoAnswerError(BusError):
+    """Nobody serves the subject (yet), or the answer is overdue; the operation may be tried again."""
+
+
+class DeniedError(BusError):
+    """The credentials don't allow it; trying again doesn't help."""
+
+
+class ApiError(BusError):
+    """The server refused an API request. `code` is like HTTP's, `err_code` is NATS's own."""
+
+    def __init__(self, request: str, code: int, err_code: int, description: str) -> None:
+        super().__init__(f"nats-server refused {request}: {description} (code {code}, err_code {err_code})")
+        self.code, self.err_code, self.description = code, err_code, description
+
+
+@dataclass(slots=True)
+class _Waiting:
+    future: "asyncio.Future[Msg]"
+    subject: str
+    sent_s: float
+
+
+class Feed:
+    """Messages of one subscription, in order. Bounded by what was asked for (pulls) or by `bound` (core)."""
+
+    def __init__(self, session: "Session", subject: str, bound: int) -> None:
+        self.subject = subject
+        self.dropped = 0  # messages over the bound
+        self._session = session
+        self._bound = bound
+        self._items: deque[Msg] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._error: BusError | None = None
+        self._subscription: Subscription | None = None
+
+    async def _on_message(self, msg: "Msg") -> None:
+        if self._bound and len(self._items) >= self._bound:
+            self.dropped += 1
+            return
+        self._items.append(msg)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def fail(self, error: BusError) -> None:
+        """What is buffered can still be read; then `get` raises `error`."""
+        self._error = self._error or error
+        self._wake()
+
+    def pop(self) -> "Msg | None":
+        """The next buffered message; None if there is none now."""
+        return self._items.popleft() if self._items else None
+
+    async def get(self) -> "Msg":
+        """The next message. Raises LinkLostError or DeniedError; deadlines are the caller's."""
+        while not self._items:
+            if self._error is not None:
+                raise self._error
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        return self._items.popleft()
+
+    async def discard(self) -> None:
+        """Stop at once. What is under way is dropped."""
+        self._session._feeds.discard(self)
+        if self._subscription is not None and not self._session.lost.is_set():
+            await self._session.quiet(self._subscription.unsubscribe())
+
+    async def finish(self) -> None:
+        """Stop, after everything that the server had sent has arrived in the feed."""
+        self._session._feeds.discard(self)
+        if self._subscription is not None and not self._session.lost.is_set():
+            drain: Any = self._subscription.drain  # untyped in nats-py
+            await self._session.quiet(drain())
+
+
+class Session:
+    """Requests and subscriptions over one client. Made by `open_session`."""
+
+    def __init__(self, client: "Client", *, epoch: int, inbox: str) -> None:
+        self.epoch = epoch
+        self.lost = asyncio.Event()
+        self.last_error = ""
+        self._client = client
+        self._inbox = f"{inbox}.{secrets.token_hex(8)}"
+        self._tokens = itertools.count()
+        self._feed_numbers = itertools.count()
+        self._waiting: dict[str, _Waiting] = {}
+        self._feeds: set[Feed] = set()
+        self._cut = len(self._inbox) + len(".r.")
+
+    @property
+    def max_payload_bytes(self) -> int:
+        """What the server takes in one message, headers included."""
+        return self._client.max_payload
+
+    async def start(self) -> None:
+        """Listen for replies. Raises DeniedError if the credentials don't even allow that."""
+        subject = f"{self._inbox}.r.*"
+        await self._client.subscribe(subject, cb=self._on_reply, pending_bytes_limit=0)
+        await self.flush(5.0)
+        if subject.lower() in self.last_error:
+            raise DeniedError(f"the credentials don't allow subscribing to {subject}; allow _INBOX.> for this user")
+
+    async def send(
+        self, subject: str, data: bytes | memoryview = b"", *, reply: str = "", headers: dict[str, str] | None = None
+    ) -> None:
+        """Write to the connection; no answer. Waits while more than MAX_UNSENT_BYTES are unsent."""
+        from nats import errors
+
+        try:
+            if self._client.pending_data_size > MAX_UNSENT_BYTES:
+                await self._client.flush(10)
+            # nats-py only takes len() of the payload and copies it: a view saves the caller a copy
+            await self._client.publish(subject, data, reply=reply, headers=headers)  # type: ignore[arg-type]
+        except errors.MaxPayloadError as exc:
+            limit = self.max_payload_bytes
+            raise BusError(f"{len(data)} bytes for {subject} exceed the server's max_payload of {limit} bytes") from exc
+        except (errors.Error, OSError) as exc:
+            if isinstance(exc, errors.BadSubjectError | errors.BadHeaderError):
+                raise BusError(f"{subject!r} isn't a valid subject, or a header isn't valid: {exc!r}") from exc
+            raise LinkLostError(f"connection lost while sending to {subject}: {exc!r}") from exc
+
+    async def request(
+        self, subject: str, data: bytes | memoryview = b"", *, headers: dict[str, str] | None = None
+    ) -> "Msg":
+        """Send and wait for one answer. Raises LinkLostError, NoAnswerError, DeniedError."""
+        if self.lost.is_set():
+            raise LinkLostError("connection lost")
+        token = str(next(self._tokens))
+        future: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
+        self._waiting[token] = _Waiting(future, subject, time.monotonic())
+        try:
+            await self.send(subject, data, reply=f"{self._inbox}.r.{token}", headers=headers)
+            msg = await future
+        finally:
+            self._waiting.pop(token, None)
+        if msg.headers and not msg.data and msg.headers.get("Status") == "503":
+            raise NoAnswerError(f"nobody answers {subject}: no such stream or consumer, or JetStream isn't ready")
+        return msg
+
+    async def api(self, request: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """A JetStream API request. Raises ApiError besides what `request` raises."""
+        data = json.dumps(body).encode() if body is not None else b""
+        answer: dict[str, Any] = json.loads((await self.request(f"$JS.API.{request}", data)).data)
+        if "error" in answer:
+            error = answer["error"]
+            raise ApiError(request, error.get("code", 0), error.get("err_code", 0), error.get("description", ""))
+        return answer
+
+    async def subscribe(self, subject: str, *, bound: int = 0) -> Feed:
+        """A feed of everything on `subject`; `bound` messages are kept at most, 0 = the sender is bounded."""
+        feed = Feed(self, subject, bound)
+        await self._attach(feed)
+        return feed
+
+    async def inbox_feed(self) -> Feed:
+        """A feed on a new private subject, for pull requests."""
+        return await self.subscribe(f"{self._inbox}.f.{next(self._feed_numbers)}")
+
+    async def _attach(self, feed: Feed) -> None:
+        from nats import errors
+
+        self._feeds.add(feed)
+        try:
+            feed._subscription = await self._client.subscribe(feed.subject, cb=feed._on_message, pending_bytes_limit=0)
+        except (errors.Error, OSError) as exc:
+            self._feeds.discard(feed)
+            raise LinkLostError(f"connection lost while subscribing to {feed.subject}: {exc!r}") from exc
+
+    async def flush(self, timeout_s: float) -> None:
+        """Wait until the server has taken all that was sent. Raises LinkLostError."""
+        from nats import errors
+
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._client.flush(max(1, int(timeout_s) + 1))
+        except (errors.Error, OSError, TimeoutError) as exc:
+            raise LinkLostError(f"nats-server doesn't answer: {exc!r}") from exc
+
+    async def quiet(self, work: Any) -> None:
+        """Await a clean-up of the client; that the connection is gone is no news then."""
+        from nats import errors
+
+        try:
+            await work
+        except (errors.Error, OSError):
+            return
+
+    def expire(self, after_s: float) -> None:
+        """Fail requests that have waited longer than `after_s`."""
+        limit = time.monotonic() - after_s
+        for waiting in list(self._waiting.values()):
+            if waiting.sent_s < limit and not waiting.future.done():
+                waiting.future.set_exception(NoAnswerError(f"no answer on {waiting.subject} within {after_s:g} s"))
+
+    def end(self, why: str) -> None:
+        """Fail everything that waits. Idempotent."""
+        if self.lost.is_set():
+            return
+        self.lost.set()
+        error = LinkLostError(f"connection to nats-server lost: {why or 'closed'}")
+        for waiting in list(self._waiting.values()):
+            if not waiting.future.done():
+                waiting.future.set_exception(error)
+        for feed in list(self._feeds):
+            feed.fail(error)
+
+    async def close(self) -> None:
+        """Hand what is sent to the server and close; never a drain, which can hang (facts/nats.md §9.2)."""
+        if not self.lost.is_set():
+            await self.quiet(self._client.flush(2))
+        self.end("closed by us")
+        await self.quiet(self._client.close())
+
+    async def _on_reply(self, msg: "Msg") -> None:
+        waiting = self._waiting.get(msg.subject[self._cut :])
+        if waiting is not None and not waiting.future.done():
+            waiting.future.set_result(msg)
+
+    async def on_closed(self) -> None:
+        """nats-py's callback: this client is gone for good."""
+        self.end(self.last_error)
+
+    async def on_error(self, exc: Exception) -> None:
+        """nats-py's callback. A denied publish is visible only here; its caller must hear of it at once."""
+        self.last_error = str(exc) or repr(exc)
+        denied = _DENIED.search(self.last_error)
+        if denied is None:
+            return
+        verb, subject = denied.groups()  # nats-py has made it lower case
+        error = DeniedError(f"the credentials don't allow {verb} to {subject}; see deploy/ for the rights of each role")
+        if verb == "publish":
+            for waiting in list(self._waiting.values()):
+                if waiting.subject.lower() == subject and not waiting.future.done():
+                    waiting.future.set_exception(error)
+        for feed in list(self._feeds):
+            if verb == "subscription" and feed.subject.lower() == subject:
+                feed.fail(error)
