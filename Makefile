@@ -4,6 +4,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
+# 109: deadlines as parameters are part of the bus interface · 102, 120: about trio's shielded scopes, which asyncio lacks
+# · 119: async iterators are the bus interface · 123: one sentence for people is made of a group's first error
+ASYNC_IGNORED := ASYNC109,ASYNC102,ASYNC120,ASYNC119,ASYNC123
+
 .DEFAULT_GOAL := help
 .PHONY: help venv demo tiny test test-fast check docs clean
 
@@ -37,7 +41,7 @@ check: $(STAMP) ## format, lint, types, import layers, async lint
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/flake8 --select ASYNC astraflow
+	@$(BIN)/flake8 --select ASYNC1,ASYNC2,ASYNC3 --extend-ignore $(ASYNC_IGNORED) astraflow
 
 docs: $(STAMP) ## write the generated reference pages
 	@$(BIN)/python -m astraflow.runfile.docs docs/run-file.md

@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not isinstance(error, AstraflowError):
             raise
         return _complain(error)
-    except (KeyboardInterrupt, asyncio.CancelledError):
+    except (KeyboardInterrupt, asyncio.CancelledError):  # noqa: ASYNC103, ASYNC104 - the loop has ended
         sys.stderr.write("astraflow: interrupted\n")
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # `astraflow status | head`
