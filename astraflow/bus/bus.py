@@ -207,8 +207,8 @@ class Bus:
         await self._kv.delete(key)
 
     async def kv_list(self, prefix: str) -> dict[str, KvEntry]:
-        """Keys that start with `prefix`, as they are now."""
-        return await self._kv.list(prefix)
+        """Keys below `prefix`, as they are now: "member." is every key that starts so, "run" that one key."""
+        return await self._kv.entries(prefix)
 
     def kv_watch(self, prefix: str) -> AsyncGenerator[KvUpdate, None]:
         """Values now, then an update with key "", then changes; after a reconnect values may repeat, none is missed."""

@@ -91,8 +91,8 @@ class Kv:
         headers = {OPERATION: "DEL", **ttl_header(DELETE_MARKER_TTL_S)}
         await self._store(key, b"", f"kv/{uuid.uuid4()}", None, headers)
 
-    async def list(self, prefix: str) -> dict[str, KvEntry]:
-        """The keys that start with `prefix`, as they are now. Malformed values are skipped and counted."""
+    async def entries(self, prefix: str) -> dict[str, KvEntry]:
+        """The keys below `prefix` (see `watch`), as they are now. Malformed values are skipped and counted."""
         found: dict[str, KvEntry] = {}
         async with aclosing(self.watch(prefix)) as updates:
             async for update in updates:
@@ -105,8 +105,9 @@ class Kv:
         return found
 
     async def watch(self, prefix: str) -> AsyncGenerator[KvUpdate, None]:
-        """The keys that start with `prefix`: values now, then an update with key "", then changes, for ever.
+        """Keys below `prefix`: values now, then an update with key "", then changes, for ever.
 
+        "member." is every key that starts so, "run" that key (and any that starts with "run."), "" is everything.
         After a reconnect the current values are told again, and what vanished meanwhile as deleted.
         """
         known: dict[str, int] = {}
@@ -129,22 +130,27 @@ class Kv:
     async def _watch_once(self, prefix: str, known: dict[str, int]) -> AsyncGenerator[KvUpdate, None]:
         """One consumer's life; `known` holds the revision of every key that was told and is there."""
         session = await self._link.session()
-        subjects = self._topology.kv_prefix + "".join(prefix.rpartition(".")[:2]) + ">"
         unseen, caught_up = set(known), False
         async with aclosing(
-            consume(session, self._topology.kv, [subjects], {"deliver_policy": "last_per_subject"})
+            consume(session, self._topology.kv, self._filters(prefix), {"deliver_policy": "last_per_subject"})
         ) as messages:
             async for raw in messages:
                 if raw is not None:
                     key = raw.stored.subject.removeprefix(self._topology.kv_prefix)
                     unseen.discard(key)
-                    if key.startswith(prefix) and (update := await self._update(key, raw.stored, known)) is not None:
+                    if (update := await self._update(key, raw.stored, known)) is not None:
                         yield update
                 if not caught_up and (raw is None or raw.pending == 0):
                     caught_up = True
                     for key in unseen:
                         yield KvUpdate(key, None, known.pop(key))
                     yield KvUpdate("", None, 0)
+
+    def _filters(self, prefix: str) -> list[str]:
+        root = self._topology.kv_prefix
+        if not prefix or prefix.endswith("."):
+            return [f"{root}{prefix}>"]
+        return [f"{root}{prefix}", f"{root}{prefix}.>"]
 
     async def _update(self, key: str, stored: Stored, known: dict[str, int]) -> KvUpdate | None:
         if _is_marker(stored):
