@@ -1,0 +1,152 @@
+"""Loss and gradients equal a plain one-sample-at-a-time computation, whatever the plan."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+import transformers
+from learner_cases import batch, model_folder, sample, section
+
+from astraflow.algos.packing import Costs, plan_micro_batches
+from astraflow.learners.batch import read_batch
+from astraflow.learners.gradients import accumulate_gradients
+from astraflow.learners.model import SHARED_PREFIX_FAMILIES, load_model
+from astraflow.messages import Sample, array_of
+
+CASES = [
+    *((family, tied, share) for family in sorted(SHARED_PREFIX_FAMILIES) for tied in (0, 1) for share in (0, 1)),
+    ("gpt2", 1, 0),
+]
+
+
+def reference(folder: Path, samples: Sequence[Sample], *, temperature: float) -> tuple[float, dict[str, torch.Tensor]]:
+    """The clipped loss as one would write it down, through transformers' own logits."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, local_files_only=True).eval()
+    objective, count = torch.zeros(()), 0
+    for one in samples:
+        tokens_T = torch.tensor(one.tokens.numpy().astype("int64"))
+        mask_T = torch.tensor(one.loss_mask.numpy().astype(bool))
+        logits = model(input_ids=tokens_T[None]).logits[0, :-1] / temperature
+        logprobs = logits.log_softmax(-1).gather(1, tokens_T[1:, None]).squeeze(1)[mask_T[1:]]
+        ratio = (logprobs - torch.tensor(one.logprobs.numpy().copy())[mask_T]).exp()
+        objective = objective + torch.minimum(ratio * one.advantage, ratio.clamp(0.8, 1.28) * one.advantage).sum()
+        count += int(mask_T.sum())
+    loss = -objective / count
+    loss.backward()
+    return float(loss.detach()), {name: p.grad for name, p in model.named_parameters()}
+
+
+def ours(
+    folder: Path,
+    samples: Sequence[Sample],
+    *,
+    budget: int,
+    share: bool,
+    temperature: float = 1.0,
+    per_pass: float = 8.0,
+) -> tuple[float, dict[str, torch.Tensor], int]:
+    model = load_model(folder)
+    read = read_batch(samples, vocabulary=model.vocabulary)
+    costs = Costs(attention=model.attention_cost, micro_batch=per_pass)
+    plan = plan_micro_batches(read.items, budget_tokens=budget, costs=costs, share_prefixes=share)
+    result = accumulate_gradients(model, plan, read, section(), temperature=temperature)
+    gradients = {name: p.grad for name, p in model.module.named_parameters() if p.grad is not None}
+    return result.loss, gradients, len(plan)
+
+
+def assert_equal(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    largest = max(float(g.abs().max()) for g in expected.values())
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-6 * largest)
+
+
+@pytest.mark.parametrize(("family", "tied", "share"), CASES)
+@pytest.mark.parametrize("budget", [16, 64, 4096])
+def test_every_plan_gives_the_plain_gradient(tmp_path: Path, family: str, tied: int, share: int, budget: int) -> None:
+    assert load_model(model_folder(tmp_path, family)).shares_prefixes == (family in SHARED_PREFIX_FAMILIES)
+    folder = model_folder(tmp_path, family, tie_word_embeddings=bool(tied))
+    loss, expected = reference(folder, batch(), temperature=1.0)
+    found_loss, found, passes = ours(folder, batch(), budget=budget, share=bool(share))
+    assert found_loss == pytest.approx(loss, abs=1e-6)
+    assert passes > 1 or budget > 16
+    assert_equal(found, expected)
+
+
+def test_one_pass_and_one_pass_per_sample_agree(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path)
+    _, together, one = ours(folder, batch(), budget=4096, share=False, per_pass=1e9)
+    _, alone, many = ours(folder, batch(), budget=1, share=False)
+    assert (one, many) == (1, 10)  # of 12 samples one has no tokens and one no advantage
+    assert_equal(alone, together)
+
+
+def test_many_blocks_of_logits_give_the_gradient_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = model_folder(tmp_path)
+    _, one_block, _ = ours(folder, batch(), budget=4096, share=False)
+    monkeypatch.setattr("astraflow.learners.logprobs.LOGIT_BLOCK_BYTES", 3 * 4 * 64)  # three rows
+    _, blocks, _ = ours(folder, batch(), budget=4096, share=False)
+    assert_equal(blocks, one_block)
+
+
+def test_logprobs_are_of_the_temperature_that_was_sampled_at(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path)
+    loss, expected = reference(folder, batch(), temperature=0.7)
+    found_loss, found, _ = ours(folder, batch(), budget=64, share=True, temperature=0.7)
+    assert found_loss == pytest.approx(loss, abs=1e-6)
+    assert_equal(found, expected)
+
+
+def test_turns_after_the_first_are_masked_and_packed(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path)
+    prompt = [1, 2, 3]
+    samples = [sample(prompt, [4, 5, 6 + m, 7, 8], member=m, advantage=1.0 - m) for m in range(3)]
+    turns = array_of([0, 0, 0, 1, 0, 0, 1, 1], "u1")  # a sampled token, an observation of two, two sampled tokens
+    masked = [msgspec.structs.replace(one, loss_mask=turns) for one in samples]
+    loss, expected = reference(folder, masked, temperature=1.0)
+    found_loss, found, _ = ours(folder, masked, budget=4096, share=True)
+    assert found_loss == pytest.approx(loss, abs=1e-6)
+    assert_equal(found, expected)
+
+
+def test_few_long_samples_weigh_as_their_tokens(tmp_path: Path) -> None:
+    """Ranks or micro-batches with 10 and 1,000 tokens: the gradient of the whole is that of one pass."""
+    folder = model_folder(tmp_path, max_position_embeddings=1024)
+    long = [sample([1, 2], [3 + i % 50 for i in range(500)], member=m, group="long") for m in range(2)]
+    short = [sample([5], [6, 7], member=m, group="short", advantage=-1.0) for m in range(5)]
+    loss, expected = reference(folder, long + short, temperature=1.0)
+    found_loss, found, passes = ours(folder, long + short, budget=600, share=False, per_pass=1.0)
+    assert passes > 1
+    assert found_loss == pytest.approx(loss, rel=1e-5)
+    assert_equal(found, expected)
+
+
+def test_gradient_equals_finite_differences(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path)
+    model = load_model(folder)
+    model.module.double()
+    read = read_batch(batch(), vocabulary=model.vocabulary)
+    plan = plan_micro_batches(read.items, budget_tokens=64, costs=Costs(), share_prefixes=False)
+    weights = dict(model.module.named_parameters())
+
+    def loss() -> float:
+        return accumulate_gradients(model, plan, read, section(clip_low=0.9, clip_high=1e3), temperature=1.0).loss
+
+    model.module.zero_grad()
+    loss()
+    gradients = {name: w.grad.clone() for name, w in weights.items() if w.grad is not None}
+    rng = torch.Generator().manual_seed(1)
+    step = 1e-3  # norms and logits are computed in fp32: smaller steps drown in rounding
+    for name in ("model.embed_tokens.weight", "model.layers.1.self_attn.v_proj.weight", "model.norm.weight"):
+        weight, origin = weights[name].data, weights[name].data.clone()
+        direction = torch.nn.functional.normalize(torch.randn(weight.shape, generator=rng).flatten(), dim=0)
+        direction = direction.view(weight.shape).double()
+        losses = []
+        for sign in (1, -1):
+            weight.copy_(origin + sign * step * direction)
+            losses.append(loss())
+        weight.copy_(origin)
+        slope = float((gradients[name] * direction).sum())
+        assert (losses[0] - losses[1]) / (2 * step) == pytest.approx(slope, rel=1e-2, abs=1e-4)
