@@ -7,12 +7,12 @@ and changes of state; what was recorded before is taken in silently.
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Self
 
 from astraflow.actors.metrics import EVAL, TRAIN
 from astraflow.actors.plain import eval_line, event_line, member_line, step_line
 from astraflow.actors.view import RunView
-from astraflow.bus import Bus
+from astraflow.bus import Bus, LogState
 from astraflow.errors import BusError
 from astraflow.messages import Event, Member, MemberState, Metrics
 
@@ -22,15 +22,22 @@ EVENTS_BEFORE = 50  # events from before the view that it knows of
 
 
 class Follower:
-    """Run every one of `jobs()` in a task group; cancel them to end."""
+    """`open` it, run every one of `jobs()` in a task group, and cancel them to end."""
 
-    def __init__(self, bus: Bus, *, print_line: Callable[[str], None] | None = None) -> None:
+    def __init__(self, bus: Bus, metrics: LogState, events: LogState, print_line: Callable[[str], None] | None) -> None:
         self.view = RunView()
         self.changed = asyncio.Event()  # set by every change, cleared by who looks
         self._bus = bus
+        self._metrics_before = metrics  # what is up to there is no news
+        self._events_before = events
         self._print_line = print_line
         self._states: dict[str, MemberState] = {}  # as last printed
-        self._current = False  # the KV's values from before the view are all in
+
+    @classmethod
+    async def open(cls, bus: Bus, *, print_line: Callable[[str], None] | None = None) -> Self:
+        """Note where the logs end: from there on there is news. Raises BusError."""
+        topology = bus.topology
+        return cls(bus, await bus.log_state(topology.metrics), await bus.log_state(topology.events), print_line)
 
     def jobs(self) -> list[Coroutine[Any, Any, None]]:
         """What to run, side by side."""
@@ -38,9 +45,6 @@ class Follower:
 
     async def _follow_kv(self) -> None:
         async for update in self._bus.kv_watch(""):
-            if not update.key:
-                self._current = True
-                continue
             self.view.apply(update.key, update.message)
             self.changed.set()
             if isinstance(update.message, Member):
@@ -49,13 +53,12 @@ class Follower:
     def _say_state(self, member: Member) -> None:
         news = self._states.get(member.actor) != member.state
         self._states[member.actor] = member.state
-        if news and self._current:
+        if news:
             self._say(member_line(self.view, member))
 
     async def _follow_metrics(self) -> None:
-        stream = self._bus.topology.metrics
-        before = (await self._bus.log_state(stream)).last_sequence
-        async for entry in self._bus.read_log(stream, start="first"):
+        before = self._metrics_before.last_sequence
+        async for entry in self._bus.read_log(self._bus.topology.metrics, start="first"):
             if isinstance(entry.message, Metrics):
                 previous = self._previous_step_at(entry.message)
                 self.view.history.add(entry.message)
@@ -76,10 +79,9 @@ class Follower:
             self._say(eval_line(self.view, metrics))
 
     async def _follow_events(self) -> None:
-        stream = self._bus.topology.events
-        state = await self._bus.log_state(stream)
+        state = self._events_before
         start = max(1, state.first_sequence, state.last_sequence - EVENTS_BEFORE + 1)
-        async for entry in self._bus.read_log(stream, start=start):
+        async for entry in self._bus.read_log(self._bus.topology.events, start=start):
             if isinstance(entry.message, Event):
                 self.view.events.append(entry.message)
                 self.changed.set()

@@ -26,7 +26,7 @@ async def live_view(bus: Bus, console: Console, stop: asyncio.Event) -> None:
     def print_line(line: str) -> None:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    follower = Follower(bus, print_line=None if console.is_terminal else print_line)
+    follower = await Follower.open(bus, print_line=None if console.is_terminal else print_line)
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(job) for job in follower.jobs()]
         if console.is_terminal:

@@ -107,10 +107,6 @@ def _events(events: list[Event]) -> RenderableType:
     for number, event in enumerate(events):
         style = "red" if event.level == "error" else "yellow"
         actor = f"{event.actor}  " if event.actor else ""
-        grid.add_row(
-            Text("events" if number == 0 else "", style=QUIET),
-            Text.assemble(
-                (f"{clock(event.at)}  ", QUIET), (event.actor, style), "  " if event.actor else "", event.text
-            ),
-        )
+        sentence = Text.assemble((f"{clock(event.at)}  ", QUIET), (actor, style), event.text)
+        grid.add_row(Text("events" if number == 0 else "", style=QUIET), sentence)
     return grid

@@ -45,7 +45,7 @@ def eval_line(view: RunView, metrics: Metrics) -> str:
     point = view.history.of(metrics.policy).evals[set_name][metrics.step]
     correct = f"correct {point.correct:.2f} · " if point.correct is not None else ""
     results = f"{correct}reward {point.reward:.2f} · {point.size} answers"
-    return f"{stamp(view, metrics.at)}{metrics.policy} held-out {set_name} at step {point.step} · {results}"
+    return f"{stamp(view, metrics.at)}{metrics.policy} evaluation {set_name} at step {point.step} · {results}"
 
 
 def event_line(view: RunView, event: Event) -> str:

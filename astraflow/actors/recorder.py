@@ -52,8 +52,10 @@ class LogRecorder:
         state = await self._bus.log_state(self._stream)
         if self._cursor is None or self._cursor.incarnation != state.incarnation:
             return
-        if (missed := state.first_sequence - self._cursor.sequence - 1) > 0:
+        missed = state.first_sequence - self._cursor.sequence - 1
+        if missed > 0:
             await self._warn(f"{missed} entries were removed from {self._stream} before they were recorded")
+        if missed >= 0:  # nothing is left of the cursor's own entry to check it by
             self._cursor, self._start = None, state.first_sequence
 
     async def _warn(self, text: str) -> None:
@@ -71,11 +73,13 @@ class LogRecorder:
             await self._queue.put(None)
 
     async def _read(self, *, follow: bool) -> None:
-        async for entry in self._bus.read_log(self._stream, cursor=self._cursor, start=self._start, follow=follow):
-            if isinstance(entry.message, Episode | Event | Metrics):
-                line = encode_line(entry.message, episode_text=self._episode_text)
-                await self._queue.put((line, entry.cursor))
-                self._cursor = entry.cursor
+        log = self._bus.read_log(self._stream, cursor=self._cursor, start=self._start, follow=follow)
+        async with contextlib.aclosing(log) as entries:
+            async for entry in entries:
+                if isinstance(entry.message, Episode | Event | Metrics):
+                    line = encode_line(entry.message, episode_text=self._episode_text)
+                    await self._queue.put((line, entry.cursor))
+                    self._cursor = entry.cursor
 
     async def _write(self) -> None:
         more = True
@@ -108,7 +112,10 @@ async def run(ctx: ActorContext) -> None:
     try:
         await _record(ctx)
     except* DiskFullError as group:
-        await ctx.bus.event("error", "disk-full", f"{ctx.name} stops: {group.exceptions[0]}")
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        await ctx.bus.event("error", "disk-full", f"{ctx.name} stops: {error}")
         raise
 
 
@@ -146,8 +153,11 @@ async def _others_gone(ctx: ActorContext) -> None:
     current = False
     ctx.waits_for("the other actors' last words")
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(ctx.config.node.grace_s):
-            async for update in ctx.bus.kv_watch("member."):
+        async with (
+            asyncio.timeout(ctx.config.node.grace_s),
+            contextlib.aclosing(ctx.bus.kv_watch("member.")) as updates,
+        ):
+            async for update in updates:
                 member = update.message
                 if not update.key:
                     current = True

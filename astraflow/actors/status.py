@@ -1,6 +1,7 @@
 """`astraflow status`: one look at a run, as a struct, as text and as JSON. It reads and changes nothing."""
 
 import time
+from contextlib import aclosing
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ from astraflow.messages import Event, Member, Metrics
 
 METRICS_TAIL = 1000  # messages looked at for the newest values
 EVENTS_SHOWN = 10
+LATELY_S = 600.0  # an actor that spoke within this time and has no member record is shown as gone
 
 
 class PolicyStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,10 +58,11 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 async def read_status(bus: Bus) -> Status:
     """Look once. Raises ConfigError if there is no such run on this server, BusError if it can't be read."""
     view = RunView()
-    async for update in bus.kv_watch(""):
-        if not update.key:
-            break
-        view.apply(update.key, update.message)
+    async with aclosing(bus.kv_watch("")) as updates:
+        async for update in updates:
+            if not update.key:
+                break
+            view.apply(update.key, update.message)
     if view.record is None:
         raise ConfigError(f"no run {bus.run!r} on this server; start it with `astraflow up`, or check --run and --url")
     await _tail(bus, bus.topology.metrics, METRICS_TAIL, view)
@@ -72,6 +75,8 @@ async def _tail(bus: Bus, stream: str, entries: int, view: RunView) -> None:
     state = await bus.log_state(stream)
     start = max(1, state.first_sequence, state.last_sequence - entries + 1)
     async for entry in bus.read_log(stream, start=start, follow=False):
+        if time.time() - entry.envelope.sent_at < LATELY_S:
+            view.heard_of(entry.envelope.producer)
         if isinstance(entry.message, Metrics):
             view.history.add(entry.message)
         elif isinstance(entry.message, Event):

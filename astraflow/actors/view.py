@@ -22,6 +22,7 @@ from astraflow.config import RunConfig, from_json
 from astraflow.messages import Event, Head, Ledger, Member, MemberState, Message, Progress, RunRecord
 
 KEPT_EVENTS = 50
+ROLES = frozenset({"policy", "rollout", "dataflow", "trainer", "recorder"})  # an actor's name begins with its role
 
 
 class Wait(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +40,7 @@ class RunView:
     record: RunRecord | None = None
     config: RunConfig | None = None
     members: dict[str, Member] = field(default_factory=dict)  # by actor, alive only
-    gone: dict[str, Member | None] = field(default_factory=dict)  # None: it expired before this view began
+    gone: dict[str, Member | None] = field(default_factory=dict)  # None: nothing but the name is known
     heads: dict[str, Head] = field(default_factory=dict)  # by policy, as are the next two
     progress: dict[str, Progress] = field(default_factory=dict)
     ledgers: dict[str, Ledger] = field(default_factory=dict)
@@ -67,6 +68,12 @@ class RunView:
             case None if key.startswith("member."):
                 actor = key.removeprefix("member.")
                 self.gone[actor] = self.members.pop(actor, self.gone.get(actor))
+
+    def heard_of(self, actor: str) -> None:
+        """An actor said something lately. Without a member record it is gone: an expired key leaves no trace."""
+        parts = actor.split("-")
+        if parts[0] in ROLES and parts[-1].isdecimal() and actor not in self.members:
+            self.gone.setdefault(actor, None)
 
     @property
     def finished(self) -> bool:

@@ -1,5 +1,9 @@
 """A run in the middle, as messages: shared by the tests of status, live view and summary."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
 from astraflow.actors.metrics import (
     EVAL,
     EVAL_CORRECT,
@@ -14,6 +18,7 @@ from astraflow.actors.metrics import (
     TRAIN_TOKENS,
 )
 from astraflow.actors.view import RunView
+from astraflow.bus import Bus, EmbeddedServer, topology_of
 from astraflow.config import EnvSection, PolicySection, RunConfig, RunSection, SourceSection, TrainerSection, to_json
 from astraflow.messages import (
     Episode,
@@ -136,3 +141,17 @@ def episode(number: int, *, reason: Reason = Reason.OK, reward: float = 1.0, ver
         started_at=CREATED_AT,
         ended_at=CREATED_AT + 1,
     )
+
+
+@asynccontextmanager
+async def running_bus(folder: Path) -> AsyncIterator[tuple[EmbeddedServer, Bus]]:
+    """A server with the run's record on it."""
+    server = EmbeddedServer(folder / "nats")
+    await server.start()
+    try:
+        async with Bus.connect(server.options, topology_of(CONFIG), producer="test") as bus:
+            await bus.ensure()
+            await bus.kv_put("run", RECORD)
+            yield server, bus
+    finally:
+        await server.stop()

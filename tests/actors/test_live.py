@@ -1,10 +1,14 @@
 """The live view: its picture and its lines from hand-made views, and the whole of it on a real server."""
 
+import asyncio
 import io
+from collections.abc import Callable
+from pathlib import Path
 
 from rich.console import Console
-from run_in_progress import CREATED_AT, evaluation, everybody, member, train, view_of
+from run_in_progress import CREATED_AT, evaluation, everybody, member, running_bus, train, view_of
 
+from astraflow.actors.live import live_view
 from astraflow.actors.metrics import DATAFLOW, DATAFLOW_CORRECT_ALL, DATAFLOW_REWARD_ALL, POLICY_TOKENS_PER_S
 from astraflow.actors.panel import picture
 from astraflow.actors.plain import eval_line, event_line, member_line, step_line
@@ -12,6 +16,24 @@ from astraflow.actors.view import RunView
 from astraflow.messages import Event, MemberState, Metrics, Progress
 
 AT = CREATED_AT + 252
+
+
+class Screen(io.StringIO):
+    """What the view wrote; `until` waits for it without polling."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._written = asyncio.Event()
+
+    def write(self, text: str) -> int:
+        self._written.set()
+        return super().write(text)
+
+    async def until(self, shown: Callable[[str], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not shown(self.getvalue()):
+                self._written.clear()
+                await self._written.wait()
 
 
 def drawn(view: RunView, *, width: int = 100) -> str:
@@ -79,3 +101,46 @@ def test_other_news_are_one_line_each() -> None:
     assert event_line(view, event) == "  4 min 12 s  error · recorder-n-0: disk [full]"
     state = member("policy-n-0", "policy", state=MemberState.CATCHING_UP, since=AT)
     assert member_line(view, state) == "  4 min 12 s  policy-n-0 is catching up"
+
+
+async def test_without_a_terminal_only_news_are_printed_one_line_each(tmp_path: Path) -> None:
+    async with running_bus(tmp_path) as (_, bus), asyncio.TaskGroup() as group:
+        await bus.metrics(train(1))
+        await bus.event("error", "old", "from before")
+        screen, stop = Screen(), asyncio.Event()
+        console = Console(file=screen, width=60)
+        group.create_task(live_view(bus, console, stop))
+        await bus.kv_put("member.trainer-n-0", member("trainer-n-0", "trainer", policy="solver"))
+        await screen.until(lambda text: "trainer-n-0 is ready" in text)
+        await bus.metrics(train(2))
+        await bus.metrics(evaluation(2, 0.5))
+        await screen.until(lambda text: "evaluation" in text)
+        await bus.event("info", "calm", "nothing to see")
+        await bus.event("warning", "new", "the disk is slow")
+        await screen.until(lambda text: "slow" in text)
+        stop.set()
+    lines = screen.getvalue().splitlines()
+    assert [line for line in lines if "step 2/30" in line] == [
+        "        20 s  solver step 2/30 · reward 0.50 · version 2 · staleness 0.5/1 · 0 tokens/s · 10 s"
+    ]
+    assert sum("evaluation held-out at step 2 · correct 0.50" in line for line in lines) == 1
+    assert sum(line.endswith("warning · test: the disk is slow") for line in lines) == 1
+    for part in ("step 1/30", "from before", "nothing to see"):
+        assert part not in screen.getvalue()
+
+
+async def test_on_a_terminal_the_picture_follows_the_run(tmp_path: Path) -> None:
+    async with running_bus(tmp_path) as (_, bus), asyncio.TaskGroup() as group:
+        screen, stop = Screen(), asyncio.Event()
+        console = Console(file=screen, width=100, height=40, force_terminal=True, color_system=None)
+        group.create_task(live_view(bus, console, stop))
+        await screen.until(lambda text: "step   0 / 30" in text)
+        for one in everybody():
+            await bus.kv_put(f"member.{one.actor}", one)
+        await bus.kv_put("progress.solver", Progress(policy="solver", consumed=1, step=1, version=1, epoch=1))
+        await bus.metrics(train(1, reward=0.25))
+        await screen.until(lambda text: "step   1 / 30" in text and "reward  0.25" in text)
+        stop.set()
+    last = screen.getvalue().rpartition("demo")[2]
+    assert "no trainer" not in last
+    assert "2 replicas" not in last

@@ -6,19 +6,17 @@ import os
 import random
 import signal
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from run_in_progress import CONFIG, RECORD, episode, evaluation, member, train
+from run_in_progress import CONFIG, RECORD, episode, evaluation, member, running_bus, train
 
 from astraflow.actors import recorder
 from astraflow.actors.context import ActorContext
 from astraflow.actors.jsonl import DiskFullError, JsonLines
 from astraflow.actors.lines import read_episodes, read_metrics
 from astraflow.actors.summary import Summary, read_summary
-from astraflow.bus import Bus, Cursor, EmbeddedServer, topology_of
+from astraflow.bus import Bus, Cursor, EmbeddedServer
 from astraflow.messages import Event, Member, MemberState, Progress, Reason
 
 LIMIT_S = 30.0  # for waiting; reached only when something is broken
@@ -28,22 +26,16 @@ def cursor(sequence: int) -> Cursor:
     return Cursor(incarnation="log-1", sequence=sequence, message_id=f"m{sequence}")
 
 
-@asynccontextmanager
-async def running_bus(folder: Path) -> AsyncIterator[tuple[EmbeddedServer, Bus]]:
-    """A server with the run's record on it."""
-    server = EmbeddedServer(folder / "nats")
-    await server.start()
-    try:
-        async with Bus.connect(server.options, topology_of(CONFIG), producer="test") as bus:
-            await bus.ensure()
-            await bus.kv_put("run", RECORD)
-            yield server, bus
-    finally:
-        await server.stop()
-
-
 def context(bus: Bus, folder: Path) -> ActorContext:
     return ActorContext(bus=bus, config=CONFIG, record=RECORD, folder=folder, name="recorder-n-0", role="recorder")
+
+
+async def drained(bus: Bus, folder: Path) -> None:
+    """Run a recorder that is told to drain from the start: it records what there is."""
+    ctx = context(bus, folder)
+    ctx.stop("drain")
+    async with asyncio.timeout(LIMIT_S):
+        await recorder.run(ctx)
 
 
 async def publish_episode(bus: Bus, number: int, **fields: object) -> None:
@@ -137,12 +129,19 @@ async def test_a_drained_recorder_writes_what_it_has_and_a_second_one_goes_on(tm
     async with running_bus(tmp_path) as (_, bus):
         for step in (1, 2):
             await bus.metrics(train(step))
-            ctx = context(bus, tmp_path / "run")
-            ctx.stop("drain")
-            async with asyncio.timeout(LIMIT_S):
-                await recorder.run(ctx)
+            await drained(bus, tmp_path / "run")
             assert [m.step for m in read_metrics(tmp_path / "run" / "metrics.jsonl")] == list(range(1, step + 1))
         assert not summary_in(tmp_path / "run").finished
+
+
+async def test_a_log_that_was_emptied_after_it_was_recorded_is_no_gap(tmp_path: Path) -> None:
+    async with running_bus(tmp_path) as (_, bus):
+        for step in (1, 2, 3):
+            await bus.metrics(train(step))
+            await drained(bus, tmp_path / "run")
+            await bus.purge(bus.topology.metrics, below_sequence=step + 1)
+        assert [m.step for m in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [1, 2, 3]
+        assert lines_in(tmp_path / "run" / "events.jsonl") == 0
 
 
 async def test_entries_that_are_gone_before_they_were_recorded_are_a_warning_not_a_stop(tmp_path: Path) -> None:
@@ -150,14 +149,9 @@ async def test_entries_that_are_gone_before_they_were_recorded_are_a_warning_not
         for step in (1, 2, 3, 4):
             await bus.metrics(train(step))
             if step == 1:
-                ctx = context(bus, tmp_path / "run")
-                ctx.stop("drain")
-                await recorder.run(ctx)
+                await drained(bus, tmp_path / "run")
         await bus.purge(bus.topology.metrics, below_sequence=4)
-        ctx = context(bus, tmp_path / "run")
-        ctx.stop("drain")
-        async with asyncio.timeout(LIMIT_S):
-            await recorder.run(ctx)
+        await drained(bus, tmp_path / "run")
         assert [m.step for m in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [1, 4]
         gaps = [
             e.message async for e in bus.read_log(bus.topology.events, follow=False) if isinstance(e.message, Event)
@@ -182,7 +176,7 @@ async def test_a_killed_recorder_repeats_and_skips_no_line(tmp_path: Path) -> No
     (tmp_path / "run").mkdir()
     async with running_bus(tmp_path) as (server, bus):
         published = 0
-        for _ in range(4):
+        for _ in range(3):
             process = await start_process(server, tmp_path)
             known = published
             target = published + rng.randrange(200, 400)

@@ -1,12 +1,17 @@
 """Status: its sentences from hand-made views, and the whole of it from a real server."""
 
+import asyncio
 import json
+from pathlib import Path
 
-from run_in_progress import CONFIG, CREATED_AT, evaluation, everybody, member, train, view_of
+import pytest
+from run_in_progress import CONFIG, CREATED_AT, RECORD, evaluation, everybody, member, running_bus, train, view_of
 
 from astraflow.actors.metrics import POLICY_TOKENS_PER_S, POLICY_VERSION
-from astraflow.actors.status import render, status_of, to_json
+from astraflow.actors.status import read_status, render, status_of, to_json
 from astraflow.actors.view import RunView, Wait
+from astraflow.bus import Bus, topology_of
+from astraflow.errors import ConfigError
 from astraflow.messages import Event, Head, Ledger, Member, MemberState, Progress, RunRecord
 
 AT = CREATED_AT + 100
@@ -54,6 +59,13 @@ def test_an_expired_member_is_gone_until_it_comes_back() -> None:
     assert "rollout-n-0              gone" in render(status_of(view, at=AT))
     view.apply("member.rollout-n-0", member("rollout-n-0", "rollout", incarnation="second"))
     assert (view.problems(), view.gone) == ([], {})
+
+
+def test_an_actor_that_spoke_lately_and_has_no_record_is_gone() -> None:
+    view = view_of(*everybody())
+    for actor in ("rollout-n-0", "rollout-m-0", "up", "trainer-n-0-beat"):
+        view.heard_of(actor)
+    assert set(view.gone) == {"rollout-m-0"}
 
 
 def test_a_goodbye_is_gone_too() -> None:
@@ -135,3 +147,46 @@ def test_rendered_status_says_what_a_person_asks() -> None:
                  "800 tokens/s", "reward 0.75", "held-out: correct 0.10 → 0.50 (step 0 → 10)", "issued 90, infra 2",
                  "recorder-n-0: no room", "judge: frozen"):  # fmt: skip
         assert part in text, text
+
+
+async def test_status_reads_a_whole_run_from_the_bus(tmp_path: Path) -> None:
+    async with running_bus(tmp_path) as (_, bus):
+        for one in everybody():
+            await bus.kv_put(f"member.{one.actor}", one)
+        await bus.kv_put("head.solver", _head(2))
+        await bus.kv_put("progress.solver", Progress(policy="solver", consumed=2, step=2, version=2, epoch=1))
+        await bus.kv_put("ledger.solver", Ledger(policy="solver", counts={"issued": 16, "emitted": 16}))
+        for metrics in (evaluation(0, 0.25), train(1), train(2, reward=0.75)):
+            await bus.metrics(metrics)
+        await bus.event("warning", "slow", "the disk is slow")
+        status = await read_status(bus)
+    solver = status.policies["solver"]
+    assert (solver.step, solver.version, solver.reward, solver.ledger["issued"]) == (2, 2, 0.75, 16)
+    assert solver.eval["held-out"][0].correct == 0.25
+    assert [m.actor for m in status.members] == sorted(m.actor for m in everybody())
+    assert status.queues == {"task.sums": 0, "task.sums.eval": 0, "gen.solver": 0, "gen.judge": 0}
+    assert (status.problems, status.gone) == ((), ())
+    assert [(e.level, e.text) for e in status.events] == [("warning", "the disk is slow")]
+
+
+async def test_a_member_whose_record_expired_is_gone(tmp_path: Path) -> None:
+    async with running_bus(tmp_path) as (server, bus), asyncio.timeout(20):
+        for one in everybody():
+            await bus.kv_put(f"member.{one.actor}", one, ttl_s=1 if one.role == "rollout" else None)
+        async with Bus.connect(server.options, topology_of(CONFIG), producer="rollout-n-0") as rollout:
+            await rollout.metrics(train(1))
+        assert (await read_status(bus)).problems == ()
+        async for update in bus.kv_watch("member.rollout-n-0"):
+            if update.key and update.message is None:
+                break
+        status = await read_status(bus)
+        assert (status.gone, status.problems) == (("rollout-n-0",), ("0 rollout nodes",))
+
+
+async def test_status_of_a_run_that_is_not_there_says_so(tmp_path: Path) -> None:
+    async with running_bus(tmp_path) as (_, bus):
+        await bus.kv_delete("run")
+        with pytest.raises(ConfigError, match="no run 'demo' on this server"):
+            await read_status(bus)
+        await bus.kv_put("run", RECORD)
+        assert (await read_status(bus)).run == "demo"
