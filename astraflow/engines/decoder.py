@@ -23,6 +23,8 @@ from astraflow.engines.kv_cache import KvCache, Pool, Row
 from astraflow.engines.rope import inverse_frequencies, rotate, tables
 from astraflow.engines.sequences import Running, Segment
 
+COPY_FACTOR = 2  # the batched product copies a slice of the pool first, so up to twice as many positions cost less
+
 
 @dataclass(frozen=True)
 class _PoolStep:
@@ -141,6 +143,8 @@ class SlotDecoder:
             rows_B = torch.tensor([row.index for row in rows[start:end]])
             positions_B = positions_N[start:end]
             span, length = int(rows_B.max()) + 1, int(positions_B.max()) + 1
+            if length * COPY_FACTOR > pool.capacity:
+                length = pool.capacity
             bias = None
             if end - start < span or int(positions_B.min()) + 1 < length:
                 seen = torch.ones(span, dtype=torch.int64)

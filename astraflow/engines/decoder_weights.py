@@ -8,30 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from astraflow.algos.tensors import HostTensor
 from astraflow.engines.architecture import DecoderSpec
+from astraflow.engines.linear import Linear
 from astraflow.engines.weights import WeightSlots
-
-
-class Linear:
-    """x · Wᵀ + b."""
-
-    def __init__(self, rows: int, columns: int, *, bias: bool, dtype: torch.dtype) -> None:
-        self.weight = torch.zeros(rows, columns, dtype=dtype)
-        self.bias = torch.zeros(rows, dtype=dtype) if bias else None
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight, self.bias)
-
-    def places(self, start: int, end: int, name: str) -> dict[str, Tensor]:
-        """Output rows [start, end) under a checkpoint's name."""
-        found = {f"{name}.weight": self.weight[start:end]}
-        if self.bias is not None:
-            found[f"{name}.bias"] = self.bias[start:end]
-        return found
 
 
 @dataclass(frozen=True)
@@ -54,13 +36,14 @@ class DecoderWeights:
     def __init__(self, spec: DecoderSpec, tensors: Mapping[str, HostTensor], dtype: torch.dtype) -> None:
         self._spec = spec
         self._dtype = dtype
-        head_name = "lm_head.weight"
+        embedding_name, head_name = "model.embed_tokens.weight", "lm_head.weight"
         self._head = Linear(spec.vocab_size, spec.hidden, bias=False, dtype=dtype)
         self.embedding = self._head.weight if spec.tied else torch.zeros_like(self._head.weight)
         self.final_norm = torch.zeros(spec.hidden, dtype=dtype)
-        places = {"model.embed_tokens.weight": self.embedding, "model.norm.weight": self.final_norm}
+        places = {embedding_name: self.embedding, "model.norm.weight": self.final_norm}
         if not spec.tied:
             places[head_name] = self._head.weight
+        self._linears = [(self._head, frozenset({embedding_name if spec.tied else head_name}))]
         self.layers = [self._layer(f"model.layers.{index}", places) for index in range(spec.layers)]
         ignored = {head_name: tuple(self._head.weight.shape)} if spec.tied else {}
         self._slots = WeightSlots(places, ignored=ignored)
@@ -77,7 +60,10 @@ class DecoderWeights:
 
     def write(self, tensors: Mapping[str, HostTensor]) -> None:
         """Copy checked tensors in place."""
-        self._slots.write(tensors)
+        stored = self._slots.write(tensors)
+        for linear, names in self._linears:
+            if not names.isdisjoint(stored):
+                linear.refresh()
 
     def _layer(self, prefix: str, places: dict[str, Tensor]) -> LayerWeights:
         spec, dtype = self._spec, self._dtype
@@ -93,16 +79,25 @@ class DecoderWeights:
             down=Linear(spec.hidden, spec.feed_forward, bias=spec.mlp_bias, dtype=dtype),
         )
         attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
+        named = {
+            layer.qkv: {
+                **layer.qkv.places(0, q, f"{attention}.q_proj"),
+                **layer.qkv.places(q, q + kv, f"{attention}.k_proj"),
+                **layer.qkv.places(q + kv, q + 2 * kv, f"{attention}.v_proj"),
+            },
+            layer.out: layer.out.places(0, spec.hidden, f"{attention}.o_proj"),
+            layer.gate_up: {
+                **layer.gate_up.places(0, spec.feed_forward, f"{mlp}.gate_proj"),
+                **layer.gate_up.places(spec.feed_forward, 2 * spec.feed_forward, f"{mlp}.up_proj"),
+            },
+            layer.down: layer.down.places(0, spec.hidden, f"{mlp}.down_proj"),
+        }
+        for linear, found in named.items():
+            self._linears.append((linear, frozenset(found)))
+            places |= found
         places |= {
             f"{prefix}.input_layernorm.weight": layer.input_norm,
             f"{prefix}.post_attention_layernorm.weight": layer.middle_norm,
-            **layer.qkv.places(0, q, f"{attention}.q_proj"),
-            **layer.qkv.places(q, q + kv, f"{attention}.k_proj"),
-            **layer.qkv.places(q + kv, q + 2 * kv, f"{attention}.v_proj"),
-            **layer.out.places(0, spec.hidden, f"{attention}.o_proj"),
-            **layer.gate_up.places(0, spec.feed_forward, f"{mlp}.gate_proj"),
-            **layer.gate_up.places(spec.feed_forward, 2 * spec.feed_forward, f"{mlp}.up_proj"),
-            **layer.down.places(0, spec.hidden, f"{mlp}.down_proj"),
         }
         if layer.q_norm is not None and layer.k_norm is not None:
             places |= {f"{attention}.q_norm.weight": layer.q_norm, f"{attention}.k_norm.weight": layer.k_norm}

@@ -21,6 +21,7 @@ from astraflow.engines.keyed import keyed_uniform, seed_bits
 from astraflow.messages import Sampling
 
 BLOCK = 256  # tokens per block of the two-level CDF
+CHUNK_ROWS = 16  # rows at a time, so that what is worked on stays in the CPU's caches
 NUCLEUS_GUESS = 1024  # candidates sorted before a full sort of the vocabulary is tried
 
 
@@ -40,15 +41,25 @@ def sample(logits_BV: Tensor, draws: Sequence[Draw]) -> tuple[list[int], list[fl
     """
     if not draws:
         return [], []
+    tokens: list[int] = []
+    logprobs: list[float] = []
+    for start in range(0, len(draws), CHUNK_ROWS):
+        part = slice(start, start + CHUNK_ROWS)
+        tokens_B, logprobs_B = _sample(logits_BV[part], draws[part])
+        tokens += tokens_B.tolist()
+        logprobs += logprobs_B.tolist()
+    return tokens, logprobs
+
+
+def _sample(logits_BV: Tensor, draws: Sequence[Draw]) -> tuple[Tensor, Tensor]:
+    """int64[B] and float64[B]."""
     settings = [draw.sampling for draw in draws]
-    scaled_BV = logits_BV.float()
-    temperatures = [item.temperature or 1.0 for item in settings]
-    if any(value != 1.0 for value in temperatures):
-        scaled_BV = scaled_BV / torch.tensor(temperatures).unsqueeze(1)
-    top_B = scaled_BV.amax(-1, keepdim=True)
-    weights_BV = torch.exp(scaled_BV - top_B)  # unnormalised probabilities, at most 1
+    weights_BV = logits_BV.to(torch.float32, copy=True)
+    if any(item.temperature not in (0.0, 1.0) for item in settings):
+        weights_BV /= torch.tensor([item.temperature or 1.0 for item in settings]).unsqueeze(1)
+    top_B, greedy_B = weights_BV.max(-1, keepdim=True)
+    weights_BV.sub_(top_B).exp_()  # unnormalised probabilities, at most 1
     blocks_BN = _block_sums(weights_BV)
-    log_total_B = top_B.squeeze(1).double() + blocks_BN.sum(-1).log()
     uniform_B = keyed_uniform(
         np.array([seed_bits(draw.seed) for draw in draws], dtype=np.uint64),
         np.array([draw.position for draw in draws], dtype=np.int64),
@@ -56,13 +67,11 @@ def sample(logits_BV: Tensor, draws: Sequence[Draw]) -> tuple[list[int], list[fl
     tokens_B = _inverse_cdf(weights_BV, blocks_BN, uniform_B)
     for row, item in enumerate(settings):
         if item.temperature == 0:
-            tokens_B[row] = scaled_BV[row].argmax()
+            tokens_B[row] = greedy_B[row, 0]
         elif item.top_k or item.top_p < 1:
             tokens_B[row] = _sample_filtered(weights_BV[row], item.top_k, item.top_p, float(uniform_B[row]))
-    chosen_B = scaled_BV.gather(1, tokens_B.unsqueeze(1)).squeeze(1).double()
-    tokens: list[int] = tokens_B.tolist()
-    logprobs: list[float] = (chosen_B - log_total_B).tolist()
-    return tokens, logprobs
+    chosen_B = weights_BV.gather(1, tokens_B.unsqueeze(1)).squeeze(1).double()
+    return tokens_B, chosen_B.log() - blocks_BN.sum(-1).log()
 
 
 def _block_sums(weights_BV: Tensor) -> Tensor:
