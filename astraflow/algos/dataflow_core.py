@@ -55,6 +55,7 @@ class DataflowCore:
         """
         self._state = DataflowState(config, sizes=sizes, snapshot=Snapshot(incarnation=incarnation))
         self._deadlines = Deadlines(config.dataflow.task_deadline_s)
+        self._unresolved = False  # episodes that the snapshot refers to aren't here yet
 
     # --- snapshots ---
 
@@ -64,13 +65,14 @@ class DataflowCore:
 
     @classmethod
     def restore(cls, config: RunConfig, data: bytes, *, sizes: Mapping[str, int | None]) -> "DataflowCore":
-        """What `snapshot` saw. To be level with the logs: `resolve`, batches and decisions behind it, then episodes.
+        """What `snapshot` saw. To be level with the logs: batches behind it, decisions, `resolve`, then episodes.
 
         Raises: MessageError if it is damaged or too new, ConfigError as at the beginning.
         """
         core = cls.__new__(cls)
         core._state = DataflowState(config, sizes=sizes, snapshot=decode_snapshot(data))
         core._deadlines = Deadlines(config.dataflow.task_deadline_s)
+        core._unresolved = bool(core.references())
         return core
 
     def references(self) -> list[int]:
@@ -78,8 +80,14 @@ class DataflowCore:
         return self._state.shelf.references()
 
     def resolve(self, episodes: Mapping[int, Episode]) -> None:
-        """Hand in the episodes at `references()`, before anything but batches and decisions. Raises CursorError."""
+        """Hand in the episodes at `references()`; until then only batches and decisions may be applied.
+
+        Raises: CursorError if one is missing.
+        """
         self._state.shelf.fill(episodes)
+        self._unresolved = False
+        for group in list(self._state.groups.values()):
+            self._close_if_complete(group)  # what a decision completed meanwhile
 
     def floor(self) -> int:
         """The lowest EPISODES sequence that must stay: the oldest that is referred to, else the last that was read."""
@@ -146,6 +154,7 @@ class DataflowCore:
         """A record from EPISODES, in order of the log; `sequence` counts from 1. Never raises, whatever it says."""
         if sequence <= self._state.cursor:
             return EpisodeVerdict(kind=VerdictKind.SEEN)
+        assert not self._unresolved, "resolve() comes first"
         self._state.cursor = sequence
         parsed = parse_task_id(episode.task_id)
         group = self._state.groups.get(episode.group_id)
@@ -176,7 +185,7 @@ class DataflowCore:
             self._state.flows[policy].count(reason)
 
     def _close_if_complete(self, group: OpenGroup) -> dict[str, str]:
-        return self._state.close_group(group) if group.complete else {}
+        return self._state.close_group(group) if group.complete and not self._unresolved else {}
 
     # --- batches ---
 

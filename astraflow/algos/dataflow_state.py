@@ -103,10 +103,9 @@ class DataflowState:
         fates = {policy: self.flows[policy].settle(group) for policy in group.feeds}
         if group.decision.eval_set:
             each = self.evals[group.decision.eval_set]
-            asked = group.decision.min_versions
-            steps = {policy: self.trainers[policy].versions.step_of(asked.get(policy, 0)) for policy in each.trained}
             episodes = [self.shelf[sequence] for sequence in group.sequences()]
-            each.closed(episodes, failed=len(group.seats) - len(episodes), steps=steps)
+            failed = len(group.seats) - len(episodes)
+            each.closed(group.decision.eval_round, episodes, failed=failed, trainers=self.trainers)
         self.shelf.release(group.sequences())
         return fates
 

@@ -1,7 +1,8 @@
 """Evaluation rounds: when one is due, which tasks it has, and what came out.
 
-It takes no credit and makes no samples. Invariant: a set has at most one open round; rounds are numbered upwards, and
-one that was missed while another was open is skipped for the newest.
+It takes no credit and makes no samples. Invariant: a round is begun only while no other of its set is open; rounds
+are numbered upwards, and one that was missed meanwhile is skipped for the newest. (When logs are read again, decisions
+come before episodes, so an older round may still be open then.)
 """
 
 import math
@@ -43,7 +44,6 @@ class Tally(msgspec.Struct):
 class Round(msgspec.Struct):
     """An open round. In snapshots; append fields only."""
 
-    number: int
     versions: dict[str, int]  # per trainable policy, the oldest version that may answer
     issued: int = 0  # groups
     closed: int = 0  # groups
@@ -58,7 +58,7 @@ class Round(msgspec.Struct):
 class EvalState(msgspec.Struct):
     """What snapshots keep of a set; append fields only."""
 
-    round: Round | None = None  # None = no round is open
+    rounds: dict[int, Round] = {}  # the open ones, by number
     last_round: int = -1  # newest round that was begun
     last_versions: dict[str, int] = {}  # what it asked for
     scores: list[EvalScore] = []  # not handed out yet
@@ -84,7 +84,7 @@ class EvalSet:
 
     @property
     def open(self) -> bool:
-        return self.state.round is not None
+        return bool(self.state.rounds)
 
     def due(self, trainers: Mapping[str, TrainerView]) -> int | None:
         """The number of the round to begin now, or None.
@@ -105,41 +105,39 @@ class EvalSet:
 
     def keys(self, number: int) -> list[GroupKey]:
         """The groups of round `number` that weren't issued yet."""
-        issued = self.state.round.issued if self.state.round else 0
+        issued = self.state.rounds[number].issued if number in self.state.rounds else 0
         first = self.section.first
         return [GroupKey(self.source, number, index) for index in range(first + issued, first + self.section.size)]
 
     def opened(self, decision: Decision) -> None:
         """A group of a round was issued; the first one begins the round."""
-        state = self.state
-        if state.round is None:
+        state, number = self.state, decision.eval_round
+        if number not in state.rounds:
             versions = dict(decision.min_versions)
-            state.round = Round(decision.eval_round, versions, began_at=decision.decided_at)
-            state.last_round, state.last_versions = decision.eval_round, versions
-        state.round.issued += 1
+            state.rounds[number] = Round(versions, began_at=decision.decided_at)
+            state.last_round, state.last_versions = number, versions
+        state.rounds[number].issued += 1
 
-    def closed(self, episodes: list[Episode], *, failed: int, steps: Mapping[str, int]) -> None:
-        """A group of the open round closed with these episodes and `failed` members without one.
-
-        Args:
-            steps: per policy in `trained`, the step of the version that the round asked for.
-        """
-        current = self.state.round
-        assert current is not None, self.name
+    def closed(self, number: int, episodes: list[Episode], *, failed: int, trainers: Mapping[str, TrainerView]) -> None:
+        """A group of round `number` closed with these episodes and `failed` members without one."""
+        current = self.state.rounds[number]
         current.closed += 1
         current.failed += failed
         for episode in episodes:
             self._add(current, episode)
         if current.closed == self.section.size:
-            self.state.scores += [self._score(current, policy, steps.get(policy, 0)) for policy in self.policies]
-            self.state.round = None
+            del self.state.rounds[number]
+            for policy in self.policies:
+                asked = current.versions.get(policy, 0)
+                step = trainers[policy].versions.step_of(asked) if policy in trainers else 0
+                self.state.scores.append(self._score(number, current, policy, step))
 
     def waits_for(self) -> str:
         """A sentence on the open round; "" = none is open."""
-        current = self.state.round
-        if current is None:
-            return ""
-        return f"evaluation {self.name} round {current.number}: {current.closed} of {self.section.size} tasks"
+        return "; ".join(
+            f"evaluation {self.name} round {number}: {current.closed} of {self.section.size} tasks"
+            for number, current in self.state.rounds.items()
+        )
 
     def take_scores(self) -> list[EvalScore]:
         """Results of the rounds that closed since the last call."""
@@ -163,7 +161,7 @@ class EvalSet:
                 known = tally.oldest_version
                 tally.oldest_version = each.oldest_version if known < 0 else min(known, each.oldest_version)
 
-    def _score(self, current: Round, policy: str, step: int) -> EvalScore:
+    def _score(self, number: int, current: Round, policy: str, step: int) -> EvalScore:
         tally = current.tallies.get(policy, Tally())
         values = {"eval.size": float(tally.size), "eval.failed": float(current.failed)}
         if tally.size:
@@ -172,5 +170,5 @@ class EvalSet:
             values["eval.correct"] = current.corrects / current.graded
         if current.ended_at > current.began_at:
             values["eval.seconds"] = current.ended_at - current.began_at
-        labels = {"set": self.name, "round": str(current.number)}
+        labels = {"set": self.name, "round": str(number)}
         return EvalScore(policy=policy, step=step, version=tally.oldest_version, values=values, labels=labels)

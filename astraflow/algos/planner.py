@@ -57,8 +57,9 @@ def _unused(state: DataflowState, group: OpenGroup) -> bool:
 
 def _eval_round(state: DataflowState, each: EvalSet, now: float) -> list[Decision]:
     """The tasks of the set's round that is due, or of its open one as far as they weren't issued."""
-    if each.state.round is not None:
-        number, versions = each.state.round.number, each.state.round.versions
+    if each.open:
+        number, current = next(reversed(each.state.rounds.items()))
+        versions = current.versions
     else:
         due = each.due(state.trainers)
         if due is None:
