@@ -9,6 +9,7 @@ A delta has seven streams, each with one kind of number of all tensors in the he
 gaps u8 | wide gaps u64 | differences i8 | wide differences of 1 byte | of 2 | 4 | 8; the wide ones as byte planes.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -111,27 +112,32 @@ def decode(payload: bytes | bytearray | memoryview, model: Mapping[str, HostTens
         size that the payload claims and the model does not bear out.
     """
     header, streams = read_delta(memoryview(payload), model)
-    gaps, small = np.frombuffer(streams[0], np.uint8), np.frombuffer(streams[2], np.int8)
-    wide_gaps = from_planes(streams[1], np.dtype("<u8"))
-    wide = {width: from_planes(streams[3 + i], np.dtype(f"<u{width}")) for i, width in enumerate(WIDTHS)}
+    gaps, small = _Stream(np.frombuffer(streams[0], np.uint8)), _Stream(np.frombuffer(streams[2], np.int8))
+    wide_gaps = _Stream(from_planes(streams[1], np.dtype("<u8")))
+    wide = {width: _Stream(from_planes(streams[3 + i], np.dtype(f"<u{width}"))) for i, width in enumerate(WIDTHS)}
     tensors: dict[str, SparseTensor] = {}
     for entry in header.tensors:
-        width = ITEM_SIZES[entry.dtype]
-        mine, gaps = _cut(gaps, entry.changed)
-        my_wide, wide_gaps = _cut(wide_gaps, entry.wide_gaps)
-        my_small, small = _cut(small, entry.changed)
-        my_wide_differences, wide[width] = _cut(wide[width], entry.wide_differences)
-        differences = join_differences(my_small, my_wide_differences)
+        gap_bytes, gap_list = gaps.take(entry.changed), wide_gaps.take(entry.wide_gaps)
+        positions = join_gaps(gap_bytes, gap_list, elements=math.prod(entry.shape))
+        difference_list = wide[ITEM_SIZES[entry.dtype]].take(entry.wide_differences)
+        differences = join_differences(small.take(entry.changed), difference_list)
         if not differences.all():
             raise WeightsError(f"a delta says that an element of tensor {entry.name} changes by 0")
-        positions = join_gaps(mine, my_wide, elements=math.prod(entry.shape))
         tensors[entry.name] = SparseTensor(entry.dtype, entry.shape, positions, differences, entry.digest.hex())
     return SparseUpdate(header.base_version, header.version, header.base_digest.hex(), header.digest.hex(), tensors)
 
 
+class _Stream:
+    """Numbers handed out in order. Their count was checked against the header, so it is never short."""
+
+    def __init__(self, values: NDArray[Any]) -> None:
+        self._values = values
+        self._start = 0
+
+    def take(self, count: int) -> NDArray[Any]:
+        self._start += count
+        return self._values[self._start - count : self._start]
+
+
 def _joined(arrays: list[Any], dtype: Any) -> NDArray[Any]:
     return np.concatenate(arrays) if arrays else np.empty(0, dtype)
-
-
-def _cut(stream: NDArray[Any], count: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    return stream[:count], stream[count:]

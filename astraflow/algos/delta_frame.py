@@ -5,7 +5,8 @@ Invariant: what is returned was checked against the model that it is meant for, 
 that the bytes claim and the model does not bear out. Everything else raises WeightsError.
 
 Layout, little-endian: "AFDELTA1" | u32 header bytes | u32 header bytes uncompressed | header | streams. The header is a
-msgpack `DeltaHeader` in a zstd frame. A stream is one zstd frame; an empty one takes no bytes.
+msgpack `DeltaHeader` in a zstd frame. A stream is one zstd frame; an empty one takes no bytes. Frames
+carry checksums.
 """
 
 import itertools
@@ -51,7 +52,7 @@ class DeltaHeader(msgspec.Struct, frozen=True, array_like=True):
 
 def write_delta(header: DeltaHeader, streams: Sequence[bytes], *, level: int) -> bytes:
     """The whole payload, compressed at zstd's `level`."""
-    compressor = zstandard.ZstdCompressor(level=level)
+    compressor = zstandard.ZstdCompressor(level=level, write_checksum=True)
     frames = [compressor.compress(stream) if stream else b"" for stream in streams]
     raw = msgspec.msgpack.encode((header, [len(frame) for frame in frames]))
     frame = compressor.compress(raw)

@@ -87,7 +87,7 @@ def apply(update: SparseUpdate, shadow: Shadow) -> None:
 
 def _check_base(update: SparseUpdate, shadow: Shadow) -> None:
     if update.base_version != shadow.version:
-        again = ", which it has" if update.version == shadow.version else ""
+        again = ", which it has," if update.version == shadow.version else ""
         raise WeightsError(
             f"an update from version {update.base_version} to {update.version}{again} does not apply to version "
             f"{shadow.version}"

@@ -168,6 +168,6 @@ def _merge_tensor(name: str, pieces: Sequence[SparseTensor]) -> SparseTensor:
     positions = positions[order]
     starts = np.flatnonzero(np.diff(positions, prepend=-1))
     differences = np.concatenate([piece.differences for piece in pieces])[order]
-    sums = np.add.reduceat(differences, starts) if len(starts) else differences
+    sums = np.add.reduceat(differences, starts, dtype=differences.dtype) if len(starts) else differences
     kept = np.flatnonzero(sums)
     return SparseTensor(last.dtype, last.shape, positions[starts][kept], sums[kept], last.digest)
