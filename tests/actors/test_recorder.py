@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import sys
+from functools import cached_property
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,19 @@ LIMIT_S = 30.0  # for waiting; reached only when something is broken
 
 def cursor(sequence: int) -> Cursor:
     return Cursor(incarnation="log-1", sequence=sequence, message_id=f"m{sequence}")
+
+
+class TellingContext(ActorContext):
+    """Sets `waits` as soon as the actor says that it waits for something."""
+
+    @cached_property
+    def waits(self) -> asyncio.Event:
+        return asyncio.Event()
+
+    def waits_for(self, sentence: str) -> None:
+        super().waits_for(sentence)
+        if sentence:
+            self.waits.set()
 
 
 def context(bus: Bus, folder: Path) -> ActorContext:
@@ -106,10 +120,11 @@ async def test_a_finished_run_is_recorded_to_the_last_word(tmp_path: Path) -> No
             await bus.metrics(metrics)
         await publish_episode(bus, 0)
         await publish_episode(bus, 1, reason=Reason.GRADER)
-        ctx = context(bus, tmp_path / "run")
+        ctx = TellingContext(bus=bus, config=CONFIG, record=RECORD, folder=tmp_path / "run", name="r", role="recorder")
         async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as group:
             task = group.create_task(recorder.run(ctx))
             ctx.stop("finished")
+            await ctx.waits.wait()
             await bus.metrics(evaluation(2, 0.75))  # said after the run's end, before the trainer is gone
             await bus.event("info", "exported", "the model is in runs/demo/model")
             assert not task.done()
