@@ -14,6 +14,7 @@ from pathlib import Path
 
 from astraflow.actors.context import ActorContext
 from astraflow.actors.heartbeat import Heartbeat
+from astraflow.actors.logs import log_to_stderr
 from astraflow.bus import Bus, BusOptions, Topology, topology_of
 from astraflow.config import from_json
 from astraflow.errors import BusError, ConfigError, TrainingError
@@ -21,6 +22,8 @@ from astraflow.messages import MemberState, RunRecord
 
 ROLES = ("policy", "rollout", "dataflow", "trainer", "recorder")
 EXIT_USER = 3
+
+_log = logging.getLogger("astraflow.actors")
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -96,7 +99,7 @@ async def act(args: argparse.Namespace) -> None:
             await role.run(ctx)
             ctx.set_state(MemberState.DRAINING)
             watcher.cancel()
-        logging.info("actor ended", extra={"actor": ctx.name, "reason": ctx.stop_reason})
+        _log.info("actor ended", extra={"actor": ctx.name, "reason": ctx.stop_reason or "done"})
 
 
 def first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -109,7 +112,7 @@ def first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 def main(argv: list[str]) -> int:
     """Run one actor; the return value is the exit code."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    log_to_stderr()
     runner = asyncio.Runner()
     with contextlib.suppress(ImportError):
         import uvloop

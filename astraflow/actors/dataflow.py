@@ -70,7 +70,7 @@ class Dataflow:
     async def watch_progress(self) -> None:
         """Hand every trainer's progress to the driver."""
         async for update in self._bus.kv_watch("progress."):
-            if isinstance(update.message, Progress):
+            if isinstance(update.message, Progress) and update.message.policy in self._samples:
                 await self._inbox.put(update.message)
 
     async def drive(self) -> None:

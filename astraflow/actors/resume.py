@@ -20,7 +20,7 @@ from astraflow.algos.tensors import HostTensor
 from astraflow.config import TrainerSection
 from astraflow.learners.base import Learner
 from astraflow.learners.factory import build_learner
-from astraflow.messages import Head, Lease, VersionStep
+from astraflow.messages import Head, Lease, Progress, VersionStep
 from astraflow.models.folder import read_model, write_model
 from astraflow.models.resolve import resolve_model
 
@@ -81,7 +81,14 @@ def _with_version(state: TrainerState, version: int) -> TrainerState:
 
 
 async def _build(ctx: ActorContext, section: TrainerSection, model: Path) -> Learner:
-    return await asyncio.to_thread(build_learner, section, model, seed=ctx.config.run.seed, threads=ctx.threads)
+    return await asyncio.to_thread(
+        build_learner,
+        section,
+        model,
+        seed=ctx.config.run.seed,
+        threads=ctx.threads,
+        temperature=ctx.policy_section.sampling.temperature,
+    )
 
 
 async def _from_bus(
@@ -110,7 +117,8 @@ def _replace_model(folder: Path, files: Mapping[str, bytes], tensors: Mapping[st
 async def publish_frozen(ctx: ActorContext, publisher: WeightPublisher) -> None:
     """Publish a policy that is never trained, once, as version 0."""
     publisher.epoch = await next_epoch(ctx)
-    if await publisher.open() is not None:
-        return
-    files, tensors = await asyncio.to_thread(read_model, resolve_model(ctx.policy_section.model))
-    await publisher.publish(tensors, files, version=0, step=0, batch=0, finished=True)
+    if await publisher.open() is None:
+        files, tensors = await asyncio.to_thread(read_model, resolve_model(ctx.policy_section.model))
+        await publisher.publish(tensors, files, version=0, step=0, batch=0, finished=True)
+    done = Progress(policy=ctx.policy, consumed=0, step=0, version=0, epoch=publisher.epoch, finished=True)
+    await ctx.bus.kv_put(f"progress.{ctx.policy}", done)

@@ -6,6 +6,7 @@ Shutdown order: finish the step → wait for the publish in flight → checkpoin
 """
 
 import asyncio
+import shutil
 import time
 from contextlib import aclosing
 from pathlib import Path
@@ -167,7 +168,7 @@ class Trainer:
         """Write the final model and say that no newer version will come."""
         await self.published()
         await self.checkpoint()
-        await asyncio.to_thread(self._learner.export_model, self._folder / "model")
+        await asyncio.to_thread(_write_model, self._learner, self._folder / "model")
         await self._tell_progress(finished=True)
 
     async def _tell_progress(self, *, finished: bool = False) -> None:
@@ -217,6 +218,16 @@ class Trainer:
                 lineage=self._epoch,
             )
         )
+
+
+def _write_model(learner: Learner, folder: Path) -> None:
+    """The final model, whole or not at all."""
+    temporary = folder.with_name(".tmp-model")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    learner.export_model(temporary)
+    shutil.rmtree(folder, ignore_errors=True)
+    temporary.rename(folder)
 
 
 def _dump(path: Path, batch: SampleBatch) -> None:
