@@ -1,10 +1,16 @@
 """Helpers that every test folder shares. No mocks: real servers, real processes."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
-from astraflow.bus import Limits, Topology
+from astraflow.bus import EmbeddedServer, Limits, Topology
+from astraflow.bus.server import find_binary, free_port
+from astraflow.messages import Episode, Reason, Task
 
 POLL_S = 0.01
 
@@ -30,3 +36,50 @@ def make_topology(run: str = "test", **limits: Any) -> Topology:
     return Topology(
         run=run, region="local", envs=["math", "code"], policies=["solver", "verifier"], limits=Limits(**limits)
     )
+
+
+def make_task(id: str = "task", env: str = "math", **fields: Any) -> Task:
+    """A valid task."""
+    given = {"group_id": "group", "group_size": 1, "member": 0, "source": "source", "payload": {}, "seed": 1} | fields
+    return Task(id=id, env=env, **given)
+
+
+def make_episode(task_id: str = "task", env: str = "math", **fields: Any) -> Episode:
+    """A valid episode without trajectories."""
+    given = {"attempt": 0, "group_id": "group", "group_size": 1, "member": 0, "source": "source"} | fields
+    return Episode(task_id=task_id, env=env, reason=Reason.OK, **given)
+
+
+async def kill(server: EmbeddedServer) -> None:
+    """kill -9, and wait until it is gone."""
+    os.kill(server.pid, signal.SIGKILL)
+    await server.wait()
+
+
+@asynccontextmanager
+async def server_with(config: str, folder: Path) -> AsyncIterator[str]:
+    """A nats-server with a configuration of the test's own (without `listen` and `store_dir`); yields its url."""
+    port = free_port("127.0.0.1")
+    _write_config(folder, port, config)
+    process = await asyncio.create_subprocess_exec(find_binary(), "-c", str(folder / "conf"), "-l", str(folder / "log"))
+    try:
+        await eventually(lambda: _listens(port))
+        yield f"nats://127.0.0.1:{port}"
+    finally:
+        process.kill()
+        await process.wait()
+
+
+def _write_config(folder: Path, port: int, config: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    store = f'jetstream {{ store_dir: "{folder}/store" }}'
+    (folder / "conf").write_text(f'listen: "127.0.0.1:{port}"\n{store}\n{config}\n')
+
+
+async def _listens(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return False
+    writer.close()
+    return True

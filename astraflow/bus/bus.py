@@ -178,8 +178,8 @@ class Bus:
         return await self._logs.state(stream)
 
     async def purge(self, stream: str, *, below_sequence: int, subject: str | None = None) -> int:
-        """Delete below a sequence; returns how many messages went. Keep a cursor's own message: purge below *its*
-        sequence, not one more."""
+        """Delete below a sequence; returns how many messages went. The message at it stays, whole. Purge below a
+        cursor's own sequence, not one more: its message is what the cursor is verified by."""
         return await self._logs.purge(stream, below_sequence=below_sequence, subject=subject)
 
     async def put_parts(

@@ -21,6 +21,7 @@ from astraflow.bus.publish import (
     ConflictError,
     PublishAck,
     Publisher,
+    Stored,
 )
 from astraflow.bus.session import Session
 from astraflow.bus.topology import DAY_S, PART, Row, Topology
@@ -67,7 +68,7 @@ class Claims:
     ) -> PublishAck:  # fmt: skip
         """Store a message, split if it must be. Raises like `Publisher.store`, and MessageError if it is too big."""
         row = self._topology.row_of(subject)
-        size = part_size(await self._link.session(), self._topology.limits.max_message_bytes)
+        size = part_size(self._link, self._topology.limits.max_message_bytes)
         headers = ttl_header(ttl_s) if ttl_s is not None else {}
         if len(data) <= size:
             return await self._publisher.store(
@@ -100,6 +101,12 @@ class Claims:
             return bytes(await self._parts.get(stream, prefix, refs))
         except WeightsError as exc:
             raise MessageError(f"a split message on {subject} can't be joined: {exc}") from exc
+
+    def first_sequence(self, stored: Stored) -> int:
+        """Where a message of a log begins: at its first part, if it is split. Raises MessageError for a bad claim."""
+        if CLAIM not in stored.headers:
+            return stored.sequence
+        return stored.sequence - len(_checked(stored.data).digests)
 
     async def forget(self, headers: dict[str, str]) -> None:
         """Delete the parts of an acked task or request. Does nothing for a whole message."""

@@ -105,6 +105,12 @@ class Link:
             ) from reason
         self.up.set()
 
+    @property
+    def max_payload_bytes(self) -> int:
+        """What the server takes in one message, headers included; while the link is down, what the last one took."""
+        assert self._session is not None, "start() comes first"
+        return self._session.max_payload_bytes
+
     async def session(self) -> Session:
         """The live session, as soon as there is one. Raises BusError after `close`."""
         while True:

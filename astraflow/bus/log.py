@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
@@ -57,7 +58,7 @@ class Logs:
 
     async def state(self, stream: str) -> LogState:
         """Raises BusError if there is no such stream."""
-        return await until_answered(self._link, lambda session: stream_state(session, stream))
+        return await until_answered(self._link, partial(stream_state, stream=stream))
 
     async def read(
         self,
@@ -98,15 +99,22 @@ class Logs:
         return await self._get(stream, last_by_subj=subject)
 
     async def purge(self, stream: str, *, below_sequence: int, subject: str | None = None) -> int:
-        """Delete what is below `below_sequence` (on `subject`, which may have wildcards); how many messages went."""
-        body: dict[str, Any] = {"seq": below_sequence}
+        """Delete what is below `below_sequence` (on `subject`, which may have wildcards); how many messages went.
+
+        The message at `below_sequence` stays whole.
+        """
+        stored = await until_answered(self._link, partial(read_stored, stream=stream, seq=below_sequence))
+        floor = below_sequence
+        if stored is not None and self._topology.row_of_stream[stream].atomic:
+            floor = self._claims.first_sequence(stored)
+        body: dict[str, Any] = {"seq": floor}
         if subject is not None:
             body["filter"] = subject
         answer = await until_answered(self._link, lambda session: session.api(f"STREAM.PURGE.{stream}", body))
         return int(answer["purged"])
 
     async def _get(self, stream: str, **where: int | str) -> LogEntry | None:
-        stored = await until_answered(self._link, lambda session: read_stored(session, stream, **where))
+        stored = await until_answered(self._link, partial(read_stored, stream=stream, **where))
         if stored is None:
             return None
         return await self._decoded(stored, (await self.state(stream)).incarnation)
@@ -141,7 +149,7 @@ class Logs:
             raise CursorError(f"{where} is beyond the log, {span}: the log lost messages; {restore}")
         if cursor.sequence == 0 and state.first_sequence <= 1:
             return
-        stored = await until_answered(self._link, lambda session: read_stored(session, stream, seq=cursor.sequence))
+        stored = await until_answered(self._link, partial(read_stored, stream=stream, seq=cursor.sequence))
         if stored is None:
             raise CursorError(
                 f"{where} is below the log, {span}: it was purged past the reader; resume from a newer snapshot or "

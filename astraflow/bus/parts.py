@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from astraflow.bus.background import in_parallel
 from astraflow.bus.link import Link
 from astraflow.bus.publish import Publisher
-from astraflow.bus.session import LinkLostError, NoAnswerError, Session
+from astraflow.bus.session import LinkLostError, NoAnswerError
 from astraflow.errors import BusError, WeightsError
 from astraflow.messages import PartRef
 
@@ -21,9 +21,9 @@ WORKERS = 12  # parts under way
 RETRY_S = 0.05
 
 
-def part_size(session: Session, max_message_bytes: int) -> int:
+def part_size(link: Link, max_message_bytes: int) -> int:
     """Bytes that go into one message on this server."""
-    return min(max_message_bytes, session.max_payload_bytes - HEADROOM_BYTES)
+    return min(max_message_bytes, link.max_payload_bytes - HEADROOM_BYTES)
 
 
 def cut(data: bytes | memoryview, size_bytes: int) -> Iterator[memoryview]:
@@ -54,7 +54,7 @@ class Parts:
 
         The ids are new in every call: a copy that was stored before may have been purged since.
         """
-        size = part_size(await self._link.session(), self._max_message_bytes)
+        size = part_size(self._link, self._max_message_bytes)
         pieces = list(cut(data, size))
         refs: list[PartRef | None] = [None] * len(pieces)
         sent: set[str] = set()

@@ -23,6 +23,7 @@ READY_WITHIN_S = 15.0
 LOCK_WITHIN_S = 5.0  # a server whose parent has just died needs a moment to end
 STOP_WITHIN_S = 5.0
 PROBE_EVERY_S = 0.005
+PROBE_WITHIN_S = 0.5
 PORT_TRIES = 5
 _PR_SET_PDEATHSIG = 1
 
@@ -94,7 +95,7 @@ class EmbeddedServer:
         try:
             for attempt in range(PORT_TRIES):
                 if self._any_port:
-                    self.port = self.port or _free_port(self.host)
+                    self.port = self.port or free_port(self.host)
                 self._write_config()
                 if await self._try_start(binary, lock):
                     return
@@ -197,8 +198,9 @@ class EmbeddedServer:
         except OSError:
             return False
         try:
-            return (await reader.readline()).startswith(b"INFO") and self.pid != 0
-        except OSError:
+            async with asyncio.timeout(PROBE_WITHIN_S):  # somebody else may listen there and say nothing
+                return (await reader.readline()).startswith(b"INFO") and self.pid != 0
+        except (OSError, TimeoutError, ValueError):
             return False
         finally:
             writer.close()
@@ -220,7 +222,8 @@ def _write_private(path: Path, text: str) -> None:
         file.write(text)
 
 
-def _free_port(host: str) -> int:
+def free_port(host: str) -> int:
+    """A port that nobody listens on at this moment."""
     with socket.create_server((host, 0)) as listener:
         return int(listener.getsockname()[1])
 

@@ -1,0 +1,127 @@
+"""The embedded server, as processes."""
+
+import asyncio
+import os
+import signal
+import socket
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from astraflow.bus import Bus, BusOptions, EmbeddedServer
+from astraflow.errors import BusError
+from tests.support import eventually, kill, make_topology
+
+
+async def test_token_and_config_are_readable_by_the_owner_only(nats_server: EmbeddedServer) -> None:
+    for path in (nats_server.token_file, nats_server.folder / "nats-server.conf"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert nats_server.token_file.read_text() == nats_server.token
+    assert len(nats_server.token) >= 32
+
+
+async def test_it_listens_on_loopback_only(nats_server: EmbeddedServer) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind(("127.0.0.2", nats_server.port))  # free: it isn't bound to every address
+
+
+async def test_wrong_token_is_named_at_once(nats_server: EmbeddedServer) -> None:
+    wrong = BusOptions(url=nats_server.url, token="wrong", connect_timeout_s=30.0)
+    async with asyncio.timeout(5):
+        with pytest.raises(BusError, match=r"credentials.*token"):
+            async with Bus.connect(wrong, make_topology(), producer="test"):
+                pass
+
+
+async def test_no_server_names_the_url_and_the_next_step() -> None:
+    options = BusOptions(url="nats://127.0.0.1:1", connect_timeout_s=0.3)
+    with pytest.raises(BusError, match=r"127\.0\.0\.1:1.*start a server"):
+        async with Bus.connect(options, make_topology(), producer="test"):
+            pass
+
+
+async def test_taken_port_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(BusError, match=f"port {port} on 127.0.0.1 is taken"):
+            await EmbeddedServer(tmp_path, port=port).start()
+
+
+async def test_second_server_on_the_same_folder_is_refused(
+    nats_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("astraflow.bus.server.LOCK_WITHIN_S", 0.1)
+    with pytest.raises(BusError, match="another nats-server uses"):
+        await EmbeddedServer(nats_server.folder).start()
+    assert nats_server.pid
+
+
+async def test_unusable_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BusError, match="can't be used"):
+        await EmbeddedServer(tmp_path / "file" / "nats").start()
+
+
+async def test_restart_keeps_port_and_token_and_data(nats_server: EmbeddedServer) -> None:
+    url, token = nats_server.url, nats_server.token
+    await kill(nats_server)
+    assert nats_server.pid == 0
+    await nats_server.start()
+    assert (nats_server.url, nats_server.token) == (url, token)
+    await nats_server.stop()
+    await nats_server.stop()
+    fresh = EmbeddedServer(nats_server.folder)
+    await fresh.start()
+    assert fresh.token == token
+    await fresh.stop()
+
+
+async def test_stop_ends_the_process_and_wait_tells_the_exit_code(tmp_path: Path) -> None:
+    server = EmbeddedServer(tmp_path)
+    await server.start()
+    pid = server.pid
+    await server.stop()
+    assert await server.wait() is not None
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+_PARENT = """
+import asyncio, sys
+from pathlib import Path
+from astraflow.bus import EmbeddedServer
+
+async def main():
+    server = EmbeddedServer(Path(sys.argv[1]))
+    await server.start()
+    sys.stdout.write(f"{server.pid}\\n")
+    sys.stdout.flush()
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+async def test_the_server_dies_with_its_parent_and_frees_the_folder(tmp_path: Path) -> None:
+    parent = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", _PARENT, str(tmp_path), stdout=asyncio.subprocess.PIPE
+    )
+    assert parent.stdout is not None
+    pid = int(await parent.stdout.readline())
+    os.kill(pid, 0)
+    parent.send_signal(signal.SIGKILL)
+    await parent.wait()
+    await eventually(lambda: not _runs(pid))
+    successor = EmbeddedServer(tmp_path)
+    await successor.start()
+    await successor.stop()
+
+
+def _runs(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
