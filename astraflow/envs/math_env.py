@@ -11,7 +11,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from astraflow.algos.holdout import HELD_OUT_FIRST, is_held_out
 from astraflow.envs.base import ChatMessage, Grade, Reply, SingleTurnEnv
 from astraflow.envs.questions import Question, read_questions
 from astraflow.envs.verifier_pool import VerifierPool
@@ -21,8 +20,8 @@ from astraflow.errors import ConfigError, EnvError
 class MathEnv(SingleTurnEnv):
     """One question of the file per task; reward = right + end_bonus · (the policy stopped by itself).
 
-    Task i is the i-th training question in file order; task holdout_first + i is the i-th held-out one. `size` counts
-    the training questions.
+    Task i is the i-th question in file order, without repetitions, so ranges of indices that don't overlap hold out
+    questions honestly: e.g. `[sources.x] size = 900` with `[eval.x] first = 900`.
 
     Args:
         path: JSON lines, or .parquet; relative to the working directory. Read at the first use of `size` or `task`.
@@ -32,8 +31,6 @@ class MathEnv(SingleTurnEnv):
         system: system prompt; "" = none.
         template: the user's message; `{question}` is filled in.
         end_bonus: extra reward for ending within the token budget.
-        holdout: share of the questions, chosen by a hash of their text, that is kept out of training.
-        holdout_first: index of the first held-out task.
         verifiers: processes that judge, at most.
         deadline_s: seconds for one judgement.
         policy: the policy that answers; "" = the only one of the run.
@@ -51,41 +48,30 @@ class MathEnv(SingleTurnEnv):
         system: str = "",
         template: str = "{question}\nPut the final answer into \\boxed{}.",
         end_bonus: float = 0.0,
-        holdout: float = 0.0,
-        holdout_first: int = HELD_OUT_FIRST,
         verifiers: int = 2,
         deadline_s: float = 3.0,
         policy: str = "",
     ) -> None:
         super().__init__(policy=policy)
-        if not 0 <= holdout < 1 or verifiers < 1 or deadline_s <= 0:
-            raise ConfigError(
-                f"got holdout={holdout}, verifiers={verifiers}, deadline_s={deadline_s}; expected holdout in [0, 1), "
-                "verifiers >= 1 and deadline_s > 0"
-            )
+        if verifiers < 1 or deadline_s <= 0:
+            raise ConfigError(f"verifiers={verifiers} and deadline_s={deadline_s}, expected at least 1 and more than 0")
         self._path = Path(path).expanduser()
         self._keys = {"question_key": question_key, "answer_key": answer_key}
         self._system = system
         self._template = template
         self._end_bonus = end_bonus
-        self._holdout = holdout
-        self._holdout_first = holdout_first
         self._pool = VerifierPool(workers=verifiers, deadline_s=deadline_s)
 
     @property
     def size(self) -> int | None:  # type: ignore[override]
-        """Number of training questions."""
-        return len(self._questions[False])
+        """Number of different questions in the file."""
+        return len(self._questions)
 
     def task(self, index: int) -> dict[str, Any]:
-        """{"index", "question", "answer"}. Raises EnvError beyond the questions of the index's share."""
-        held_out = self._holdout > 0 and index >= self._holdout_first
-        questions = self._questions[held_out]
-        place = index - self._holdout_first if held_out else index
-        if not 0 <= place < len(questions):
-            share = "held-out" if held_out else "training"
-            raise EnvError(f"task index is {index}, {self._path} has {len(questions)} {share} questions")
-        found = questions[place]
+        """{"index", "question", "answer"}. Raises EnvError beyond `size`."""
+        if not 0 <= index < len(self._questions):
+            raise EnvError(f"task index is {index}, {self._path} has {len(self._questions)} different questions")
+        found = self._questions[index]
         return {"index": index, "question": found.question, "answer": found.answer}
 
     def prompt(self, payload: Mapping[str, Any]) -> Sequence[ChatMessage]:
@@ -108,10 +94,9 @@ class MathEnv(SingleTurnEnv):
         await asyncio.to_thread(self._pool.close)
 
     @cached_property
-    def _questions(self) -> dict[bool, tuple[Question, ...]]:
-        """By whether they are held out. Repeated questions share their fate."""
-        found = read_questions(self._path, **self._keys)
-        return {
-            held_out: tuple(entry for entry in found if is_held_out(entry.question, self._holdout) is held_out)
-            for held_out in (False, True)
-        }
+    def _questions(self) -> tuple[Question, ...]:
+        """In file order; of several with the same question, the first."""
+        first: dict[str, Question] = {}
+        for entry in read_questions(self._path, **self._keys):
+            first.setdefault(entry.question, entry)
+        return tuple(first.values())

@@ -99,7 +99,7 @@ class ReasoningGymEnv(SingleTurnEnv):
         self._name = dataset
         self._system = system
         self._template = template
-        self._mode = AnswerMode(choice("answer", answer, tuple(AnswerMode)))
+        self._mode = AnswerMode(choice("answer", answer, [mode.value for mode in AnswerMode]))
         self._scorer = choice("scorer", scorer, SCORERS)
         self._end_bonus = end_bonus
         self._holdout = holdout

@@ -40,7 +40,8 @@ def build_env(section: EnvSection) -> Environment:
         raise ConfigError(f"environment {section.kind}: {exc}") from exc
     except Exception as exc:  # users' code
         raise ConfigError(f"environment {section.kind} can't be built from {section.args}: {exc!r}") from exc
-    missing = [name for name in ("size", "task", "run", "close") if not hasattr(env, name)]
+    present = dir(env)  # unlike hasattr it computes no property: `size` may read a file
+    missing = [name for name in ("size", "task", "run", "close") if name not in present]
     if missing:
         raise ConfigError(
             f"environment {section.kind} has no {', '.join(missing)}; subclass astraflow.envs.SingleTurnEnv "

@@ -48,7 +48,9 @@ def _judge() -> Any:
         return found
 
     def judge(gold: str, text: str) -> bool:
-        """Gold first: `verify` isn't symmetric. An expected answer that is no mathematics is compared as text."""
+        """Equal text is right, else mathematics decides, gold first because `verify` isn't symmetric."""
+        if _last_answer(text) == gold.strip():
+            return True
         expected = parsed(f"${gold}$") or parsed(gold)
         if not expected:
             return _last_answer(text).casefold() == gold.strip().casefold()
@@ -58,10 +60,11 @@ def _judge() -> Any:
 
 
 def _last_answer(text: str) -> str:
-    """What the last \\boxed{…} holds (without nested braces), else the last line."""
+    """What the last \\boxed{…} holds up to its first brace, else the last line."""
     _, box, tail = text.rpartition("\\boxed{")
     if box:
-        return tail.partition("}")[0].strip()
+        inside, closed, _ = tail.partition("}")
+        return inside.strip() if closed else ""
     return (text.strip().splitlines() or [""])[-1].strip()
 
 
