@@ -8,6 +8,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -150,10 +151,8 @@ class Link:
                     await session.lost.wait()
             except TimeoutError:
                 session.expire(ANSWER_WITHIN_S)
-                try:
+                with suppress(LinkLostError):  # then the session has ended
                     await session.flush(PING_EVERY_S)
-                except LinkLostError as exc:
-                    session.end(str(exc))
 
     async def _bury(self, session: Session) -> None:
         try:

@@ -114,7 +114,7 @@ class Logs:
         return int(answer["purged"])
 
     async def _get(self, stream: str, **where: int | str) -> LogEntry | None:
-        stored = await until_answered(self._link, partial(read_stored, stream=stream, **where))
+        stored = await until_answered(self._link, lambda session: read_stored(session, stream, **where))
         if stored is None:
             return None
         return await self._decoded(stored, (await self.state(stream)).incarnation)

@@ -157,6 +157,7 @@ class Session:
         except (errors.Error, OSError) as exc:
             if isinstance(exc, errors.BadSubjectError | errors.BadHeaderError):
                 raise BusError(f"{subject!r} isn't a valid subject, or a header isn't valid: {exc!r}") from exc
+            self.end(repr(exc))  # now, not when nats-py's callback has its turn: callers try again at once
             raise LinkLostError(f"connection lost while sending to {subject}: {exc!r}") from exc
 
     async def request(
@@ -204,6 +205,7 @@ class Session:
             feed._subscription = await self._client.subscribe(feed.subject, cb=feed._on_message, pending_bytes_limit=0)
         except (errors.Error, OSError) as exc:
             self._feeds.discard(feed)
+            self.end(repr(exc))
             raise LinkLostError(f"connection lost while subscribing to {feed.subject}: {exc!r}") from exc
 
     async def flush(self, timeout_s: float) -> None:
@@ -214,6 +216,7 @@ class Session:
             async with asyncio.timeout(timeout_s):
                 await self._client.flush(max(1, int(timeout_s) + 1))
         except (errors.Error, OSError, TimeoutError) as exc:
+            self.end(f"no answer to a ping: {exc!r}")
             raise LinkLostError(f"nats-server doesn't answer: {exc!r}") from exc
 
     async def quiet(self, work: Any) -> None:
