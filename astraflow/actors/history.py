@@ -24,12 +24,12 @@ from astraflow.messages import Metrics
 
 
 class EvalPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One evaluation of one set. `correct` is None where the environment has no notion of it."""
+    """One evaluation of one set. None: the environment has no notion of it, or no answer counts."""
 
     step: int
     version: int
     correct: float | None
-    reward: float
+    reward: float | None
     size: int
 
 
@@ -39,11 +39,11 @@ class PolicyHistory:
 
     train: dict[int, Metrics] = field(default_factory=dict)  # by step, without those that were skipped
     skipped: dict[int, Metrics] = field(default_factory=dict)  # by batch: it made no step, so its step is another's
-    flow: dict[int, Metrics] = field(default_factory=dict)  # kind dataflow, by step
+    flow: dict[int, Metrics] = field(default_factory=dict)  # kind dataflow, by batch
     evals: dict[str, dict[int, EvalPoint]] = field(default_factory=dict)  # by set, then step
 
     def series(self, name: str, *, flow: bool = False) -> list[tuple[int, float]]:
-        """(step, value) in order of steps, where the value is known."""
+        """(step, value) in order of steps, or (batch, value) of dataflow's metrics; only where the value is known."""
         source = self.flow if flow else self.train
         return [(step, source[step].values[name]) for step in sorted(source) if name in source[step].values]
 
@@ -65,12 +65,11 @@ class History:
     def add(self, metrics: Metrics) -> None:
         """Take one message in; kinds that have no series are ignored."""
         if metrics.kind == EVAL:
-            correct = metrics.values.get(EVAL_CORRECT, math.nan)
             point = EvalPoint(
                 step=metrics.step,
                 version=metrics.version,
-                correct=None if math.isnan(correct) else correct,
-                reward=metrics.values.get(EVAL_REWARD, 0.0),
+                correct=_known(metrics, EVAL_CORRECT),
+                reward=_known(metrics, EVAL_REWARD),
                 size=int(metrics.values.get(EVAL_SIZE, 0)),
             )
             self.of(metrics.policy).evals.setdefault(metrics.labels.get(LABEL_SET, ""), {})[metrics.step] = point
@@ -78,10 +77,14 @@ class History:
             self.of(metrics.policy).skipped[metrics.batch] = metrics
         elif metrics.kind in (TRAIN, DATAFLOW):
             history = self.of(metrics.policy)
-            steps = history.train if metrics.kind == TRAIN else history.flow
-            known = steps.get(metrics.step)
-            if known is None or metrics.lineage >= known.lineage:
-                steps[metrics.step] = metrics
+            known, key = (history.train, metrics.step) if metrics.kind == TRAIN else (history.flow, metrics.batch)
+            if key not in known or metrics.lineage >= known[key].lineage:
+                known[key] = metrics
+
+
+def _known(metrics: Metrics, name: str) -> float | None:
+    value = metrics.values.get(name, math.nan)
+    return None if math.isnan(value) else value
 
 
 @dataclass

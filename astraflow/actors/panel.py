@@ -9,7 +9,7 @@ from rich.text import Text
 
 from astraflow.actors.status import PolicyStatus, policy_status
 from astraflow.actors.view import RunView
-from astraflow.actors.wording import amount, clock, counts, duration, sparkline
+from astraflow.actors.wording import amount, change, clock, counts, duration, sparkline
 from astraflow.messages import Event, MemberState
 
 WAITS_SHOWN = 5
@@ -49,10 +49,10 @@ def _policy(view: RunView, name: str) -> RenderableType:
     if rewards:
         grid.add_row("", _labelled("reward", f"{rewards[-1][1]:.2f}", sparkline([value for _, value in rewards])))
     for set_name, (first, last) in status.eval.items():
-        if first.correct is not None and last.correct is not None:
-            values, label = f"{first.correct:.2f} → {last.correct:.2f}", "correct"
+        if first.correct is not None or last.correct is not None:
+            label, values = "correct", change(first.correct, last.correct)
         else:
-            values, label = f"{first.reward:.2f} → {last.reward:.2f}", "reward"
+            label, values = "reward", change(first.reward, last.reward)
         grid.add_row("", _labelled(label, values, f"held-out {set_name}, step {last.step}"))
     grid.add_row("", _engine(status))
     return grid

@@ -1,7 +1,15 @@
 """The live view where there is no terminal: one line per step, evaluation, trouble and change of state. Pure."""
 
 from astraflow.actors.history import EvalPoint
-from astraflow.actors.metrics import LABEL_SET, TRAIN_SKIPPED, TRAIN_STALENESS_MAX, TRAIN_STALENESS_MEAN
+from astraflow.actors.metrics import (
+    DATAFLOW_CORRECT_ALL,
+    DATAFLOW_REWARD_ALL,
+    LABEL_SET,
+    TRAIN_REWARD_MEAN,
+    TRAIN_SKIPPED,
+    TRAIN_STALENESS_MAX,
+    TRAIN_STALENESS_MEAN,
+)
 from astraflow.actors.view import RunView
 from astraflow.actors.wording import amount, duration
 from astraflow.messages import Event, Member, Metrics
@@ -17,10 +25,12 @@ def step_line(view: RunView, metrics: Metrics, *, seconds: float | None) -> str:
     policy, values = metrics.policy, metrics.values
     trainer = view.config.policies[policy].trainer if view.config else None
     parts = [f"{policy} step {metrics.step}" + (f"/{trainer.steps}" if trainer else "")]
-    if rewards := view.rewards(policy):
-        parts.append(f"reward {rewards[-1][1]:.2f}")
-    if corrects := view.corrects(policy):
-        parts.append(f"correct {corrects[-1][1]:.2f}")
+    history = view.history.of(policy)
+    of_batch = history.flow[metrics.batch].values if metrics.batch in history.flow else {}
+    if (reward := of_batch.get(DATAFLOW_REWARD_ALL, values.get(TRAIN_REWARD_MEAN))) is not None:
+        parts.append(f"reward {reward:.2f}")
+    if (correct := of_batch.get(DATAFLOW_CORRECT_ALL)) is not None:
+        parts.append(f"correct {correct:.2f}")
     elif held_out := _newest_correct(view, policy):
         parts.append(f"held-out correct {held_out.correct:.2f} at step {held_out.step}")
     parts.append(f"version {metrics.version}")
@@ -44,7 +54,8 @@ def eval_line(view: RunView, metrics: Metrics) -> str:
     set_name = metrics.labels.get(LABEL_SET, "")
     point = view.history.of(metrics.policy).evals[set_name][metrics.step]
     correct = f"correct {point.correct:.2f} · " if point.correct is not None else ""
-    results = f"{correct}reward {point.reward:.2f} · {point.size} answers"
+    reward = f"reward {point.reward:.2f} · " if point.reward is not None else ""
+    results = f"{correct}{reward}{point.size} answers"
     return f"{stamp(view, metrics.at)}{metrics.policy} evaluation {set_name} at step {point.step} · {results}"
 
 

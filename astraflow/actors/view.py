@@ -11,7 +11,6 @@ import msgspec
 
 from astraflow.actors.history import History
 from astraflow.actors.metrics import (
-    DATAFLOW_CORRECT_ALL,
     DATAFLOW_REWARD_ALL,
     POLICY_TOKENS_PER_S,
     POLICY_VERSION,
@@ -96,13 +95,9 @@ class RunView:
         return (min(versions), max(versions)) if versions else None
 
     def rewards(self, policy: str) -> list[tuple[int, float]]:
-        """(step, mean reward), over all training episodes where dataflow says so, else over the batch's samples."""
+        """(step or batch, mean reward): of all training episodes where dataflow says so, else of the samples."""
         history = self.history.of(policy)
         return history.series(DATAFLOW_REWARD_ALL, flow=True) or history.series(TRAIN_REWARD_MEAN)
-
-    def corrects(self, policy: str) -> list[tuple[int, float]]:
-        """(step, mean correct over all training episodes); empty if nobody reports it."""
-        return self.history.of(policy).series(DATAFLOW_CORRECT_ALL, flow=True)
 
     def waits(self) -> list[Wait]:
         """Who waits for what, the longest first; members with the same role and sentence are one row."""

@@ -85,10 +85,11 @@ def test_a_step_is_one_line() -> None:
         "staleness 0.5/1 · 0 tokens/s"
     )
     everything = {DATAFLOW_REWARD_ALL: 0.4, DATAFLOW_CORRECT_ALL: 0.3}
-    view.history.add(Metrics(kind=DATAFLOW, at=AT, policy="solver", step=1, values=everything))
+    view.history.add(Metrics(kind=DATAFLOW, at=AT, policy="solver", step=1, batch=2, values=everything))
     line = step_line(view, train(2, skipped=1.0), seconds=3.4)
     assert "reward 0.40 · correct 0.30 · version 2 · " in line
     assert line.endswith("0 tokens/s · 3.4 s · SKIPPED")
+    assert "reward 0.50 · held-out" in step_line(view, train(3), seconds=None)  # dataflow said nothing of batch 3
 
 
 def test_other_news_are_one_line_each() -> None:

@@ -11,7 +11,7 @@ from run_in_progress import CONFIG, CREATED_AT, RECORD, episode, evaluation, tra
 from astraflow.actors.curves import draw_curves, episode_series, smooth
 from astraflow.actors.history import EpisodeTotals, EvalPoint, History
 from astraflow.actors.lines import encode_line, episode_line, read_episodes, read_metrics
-from astraflow.actors.metrics import TABLE, TRAIN_LOSS, TRAIN_REWARD_MEAN, describe, named
+from astraflow.actors.metrics import EVAL, EVAL_SIZE, LABEL_SET, TABLE, TRAIN_LOSS, TRAIN_REWARD_MEAN, describe, named
 from astraflow.actors.summary import (
     BusFacts,
     Summary,
@@ -142,6 +142,8 @@ def test_skipped_steps_are_counted_apart_and_train_no_tokens() -> None:
 def test_an_evaluation_without_a_notion_of_correct_stays_none() -> None:
     history = history_of(evaluation(0, math.nan))
     assert history.of("solver").evals["held-out"][0].correct is None
+    nothing = Metrics(kind=EVAL, at=1.0, policy="solver", step=0, values={EVAL_SIZE: 0.0}, labels={LABEL_SET: "x"})
+    assert history_of(nothing).of("solver").evals["x"][0].reward is None
 
 
 def test_training_curve_is_by_version_and_leaves_evaluation_out() -> None:
