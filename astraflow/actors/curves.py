@@ -97,7 +97,7 @@ def _evaluations(
             markersize=6,
             markerfacecolor="white",
             markeredgewidth=1.5,
-            label=f"{name}, held-out {set_name}" if set_name else f"{name}, held-out",
+            label=f"{name}, {set_name} (eval)",
         )
         for step, known in {series[0], series[-1]}:
             text = axes.annotate(

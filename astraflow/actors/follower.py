@@ -6,6 +6,7 @@ and changes of state; what was recorded before is taken in silently.
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Self
 
@@ -54,7 +55,7 @@ class Follower:
         news = self._states.get(member.actor) != member.state
         self._states[member.actor] = member.state
         if news:
-            self._say(member_line(self.view, member))
+            self._say(member_line(self.view, member, at=time.time()))
 
     async def _follow_metrics(self) -> None:
         before = self._metrics_before.last_sequence

@@ -53,7 +53,7 @@ def _policy(view: RunView, name: str) -> RenderableType:
             label, values = "correct", change(first.correct, last.correct)
         else:
             label, values = "reward", change(first.reward, last.reward)
-        grid.add_row("", _labelled(label, values, f"held-out {set_name}, step {last.step}"))
+        grid.add_row("", _labelled(label, values, f"{set_name}, step {last.step}"))
     grid.add_row("", _engine(status))
     return grid
 

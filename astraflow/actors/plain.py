@@ -32,11 +32,12 @@ def step_line(view: RunView, metrics: Metrics, *, seconds: float | None) -> str:
     if (correct := of_batch.get(DATAFLOW_CORRECT_ALL)) is not None:
         parts.append(f"correct {correct:.2f}")
     elif held_out := _newest_correct(view, policy):
-        parts.append(f"held-out correct {held_out.correct:.2f} at step {held_out.step}")
+        parts.append(f"eval correct {held_out.correct:.2f} at step {held_out.step}")
     parts.append(f"version {metrics.version}")
     if TRAIN_STALENESS_MEAN in values:
         parts.append(f"staleness {values[TRAIN_STALENESS_MEAN]:.1f}/{values.get(TRAIN_STALENESS_MAX, 0):.0f}")
-    parts.append(f"{amount(round(view.tokens_per_s(policy)))} tokens/s")
+    if rate := round(view.tokens_per_s(policy)):
+        parts.append(f"{amount(rate)} tokens/s")
     if seconds is not None:
         parts.append(duration(seconds))
     if values.get(TRAIN_SKIPPED):
@@ -65,6 +66,6 @@ def event_line(view: RunView, event: Event) -> str:
     return f"{stamp(view, event.at)}{event.level} · {actor}{event.text}"
 
 
-def member_line(view: RunView, member: Member) -> str:
-    """A member's new state as one line of text."""
-    return f"{stamp(view, member.since)}{member.actor} is {member.state.value.replace('_', ' ')}"
+def member_line(view: RunView, member: Member, *, at: float) -> str:
+    """A member's new state as one line of text; `at` is when it was seen, so that times don't run backwards."""
+    return f"{stamp(view, at)}{member.actor} is {member.state.value.replace('_', ' ')}"

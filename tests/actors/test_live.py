@@ -81,15 +81,17 @@ def test_a_step_is_one_line() -> None:
     view.history.add(train(1, reward=0.5))
     line = step_line(view, train(1, reward=0.5), seconds=None)
     assert line == (
-        "        10 s  solver step 1/30 · reward 0.50 · held-out correct 0.25 at step 0 · version 1 · "
-        "staleness 0.5/1 · 0 tokens/s"
+        "        10 s  solver step 1/30 · reward 0.50 · eval correct 0.25 at step 0 · version 1 · staleness 0.5/1"
+    )
+    view.apply(
+        "member.policy-n-0", member("policy-n-0", "policy", policy="solver", gauges={POLICY_TOKENS_PER_S: 1234.4})
     )
     everything = {DATAFLOW_REWARD_ALL: 0.4, DATAFLOW_CORRECT_ALL: 0.3}
     view.history.add(Metrics(kind=DATAFLOW, at=AT, policy="solver", step=1, batch=2, values=everything))
     line = step_line(view, train(2, skipped=1.0), seconds=3.4)
     assert "reward 0.40 · correct 0.30 · version 2 · " in line
-    assert line.endswith("0 tokens/s · 3.4 s · SKIPPED")
-    assert "reward 0.50 · held-out" in step_line(view, train(3), seconds=None)  # dataflow said nothing of batch 3
+    assert line.endswith("staleness 0.5/1 · 1,234 tokens/s · 3.4 s · SKIPPED")
+    assert "reward 0.50 · eval" in step_line(view, train(3), seconds=None)  # dataflow said nothing of batch 3
 
 
 def test_other_news_are_one_line_each() -> None:
@@ -100,8 +102,8 @@ def test_other_news_are_one_line_each() -> None:
     )
     event = Event(level="error", name="x", text="disk [full]", actor="recorder-n-0", at=AT)
     assert event_line(view, event) == "  4 min 12 s  error · recorder-n-0: disk [full]"
-    state = member("policy-n-0", "policy", state=MemberState.CATCHING_UP, since=AT)
-    assert member_line(view, state) == "  4 min 12 s  policy-n-0 is catching up"
+    state = member("policy-n-0", "policy", state=MemberState.CATCHING_UP)
+    assert member_line(view, state, at=AT) == "  4 min 12 s  policy-n-0 is catching up"
 
 
 async def test_without_a_terminal_only_news_are_printed_one_line_each(tmp_path: Path) -> None:
@@ -122,7 +124,7 @@ async def test_without_a_terminal_only_news_are_printed_one_line_each(tmp_path: 
         stop.set()
     lines = screen.getvalue().splitlines()
     assert [line for line in lines if "step 2/30" in line] == [
-        "        20 s  solver step 2/30 · reward 0.50 · version 2 · staleness 0.5/1 · 0 tokens/s · 10 s"
+        "        20 s  solver step 2/30 · reward 0.50 · version 2 · staleness 0.5/1 · 10 s"
     ]
     assert sum("evaluation held-out at step 2 · correct 0.50" in line for line in lines) == 1
     assert sum(line.endswith("warning · test: the disk is slow") for line in lines) == 1
