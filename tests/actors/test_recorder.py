@@ -186,6 +186,7 @@ async def start_process(server: EmbeddedServer, folder: Path, *, limit_bytes: in
     return await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
 
 
+@pytest.mark.slow  # four interpreters start, one after the other
 async def test_a_killed_recorder_repeats_and_skips_no_line(tmp_path: Path) -> None:
     rng = random.Random(7)
     (tmp_path / "run").mkdir()
