@@ -16,9 +16,12 @@ from astraflow.actors.live import live_view
 from astraflow.actors.node import Connection, Stopper, joining_roles, plan, read_record, report_failure, say, supervise
 from astraflow.actors.threads import usable_cores
 from astraflow.bus import Bus, Topology, topology_of
+from astraflow.bus.session import ApiError
 from astraflow.config import from_json
 from astraflow.errors import ConfigError
 from astraflow.messages import RunRecord
+
+NOT_FOUND = 404
 
 
 def node_name() -> str:
@@ -31,7 +34,12 @@ async def fetch_record(connection: Connection, run: str) -> RunRecord:
     """The run's record from the bus. Raises ConfigError if there is no such run, BusError."""
     bare = Topology(run=run, region=connection.region, envs=(), policies=())
     async with Bus.connect(connection.options(), bare, producer="node") as bus:
-        record = await read_record(bus)
+        try:
+            record = await read_record(bus)
+        except ApiError as exc:
+            if exc.code != NOT_FOUND:  # without streams there never was such a run
+                raise
+            record = None
     if record is None:
         raise ConfigError(f"there is no run {run!r} on {connection.url}; start it there with `astraflow up`")
     return record

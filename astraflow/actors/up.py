@@ -23,9 +23,10 @@ from astraflow.actors.live import live_view
 from astraflow.actors.node import Connection, Stopper, plan, read_record, report_failure, roles_of, say, supervise
 from astraflow.actors.prepare import prepare_models
 from astraflow.actors.runfolder import LockedFolder, Owner, RunFolder, check_space, disk_errors
+from astraflow.actors.server import embedded_server
 from astraflow.actors.summary import read_summary, render_summary
 from astraflow.actors.threads import usable_cores
-from astraflow.bus import Bus, EmbeddedServer, topology_of
+from astraflow.bus import Bus, topology_of
 from astraflow.config import RunConfig, from_json, to_json
 from astraflow.errors import ConfigError
 from astraflow.messages import Progress, RunRecord
@@ -71,7 +72,7 @@ async def up(config: RunConfig, options: UpOptions, console: Console) -> int:
             say(console, f"the old run is now in {old}")
         await _prepare(config, folder, console)
         folder.config_file.write_text(resolved(config), encoding="utf-8")
-        async with _server(config, folder, options) as connection:
+        async with _server(config, folder, options, console) as connection:
             locked.write(_reachable(owner, connection))
             async with Bus.connect(connection.options(), topology_of(config), producer=f"node-{NODE}") as bus:
                 await bus.ensure()
@@ -140,7 +141,9 @@ def needed_bytes(config: RunConfig, folders: dict[str, Path]) -> int:
 
 
 @asynccontextmanager
-async def _server(config: RunConfig, folder: RunFolder, options: UpOptions) -> AsyncIterator[Connection]:
+async def _server(
+    config: RunConfig, folder: RunFolder, options: UpOptions, console: Console
+) -> AsyncIterator[Connection]:
     """The connection to the run's server; the embedded one lives as long as this context. Raises BusError."""
     bus = config.bus
     if bus.url:
@@ -148,12 +151,14 @@ async def _server(config: RunConfig, folder: RunFolder, options: UpOptions) -> A
         yield Connection(url=bus.url, region=bus.region, token_file=token_file, credentials_file=bus.credentials_file)
         return
     host, port = options.listen or ("127.0.0.1", 0)
-    server = EmbeddedServer(folder.nats, host=host, port=port)
-    await server.start()
-    try:
-        yield Connection(url=server.url, region=bus.region, token_file=folder.nats / "token")
-    finally:
-        await server.stop()
+    async with embedded_server(
+        folder.nats,
+        host=host,
+        port=port,
+        max_restarts=config.node.max_restarts,
+        report=lambda text: say(console, text, style="yellow"),
+    ) as server:
+        yield Connection(url=server.url, region=bus.region, token_file=server.token_file)
 
 
 async def _enter_run(bus: Bus, config: RunConfig, console: Console) -> bool:

@@ -1,0 +1,220 @@
+"""`astraflow up` as real processes: a toy run from start to end, stopped, continued, extended, refused."""
+
+import json
+import os
+import signal
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from astraflow.actors.runfolder import RunFolder
+from tests.cli.toyrun import ENDLESS, finished, sets, started, write_toy
+from tests.support import eventually
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_toy(tmp_path)
+    return tmp_path
+
+
+async def test_a_run_goes_to_its_end_then_shows_its_results_then_goes_on(folder: Path) -> None:
+    code, output = await finished(folder, "up", "run.toml")
+    assert code == 0, output
+    home = folder / "runs/demo"
+    summary = json.loads((home / "summary.json").read_text())
+    assert (summary["finished"], summary["policies"]["solver"]["steps"]) == (True, 4)
+    assert tomllib.loads((home / "run.toml").read_text())["policies"]["solver"]["trainer"]["steps"] == 4
+    assert sorted(p.name for p in (home / "logs").iterdir()) == [
+        f"{role}-local-0.log" for role in ("dataflow", "policy", "recorder", "rollout", "trainer")
+    ]
+
+    code, output = await finished(folder, "up", "run.toml")
+    assert code == 0
+    assert "this run has finished" in output
+    assert "--set policies.solver.trainer.steps=8" in output
+    assert "start afresh: --fresh" in output
+
+    code, output = await finished(folder, "up", "run.toml", *sets("policies.solver.trainer.steps=6"))
+    assert code == 0, output
+    assert "changed since the run began: policies.solver.trainer.steps: 4 → 6" in output
+    longer = json.loads((home / "summary.json").read_text())
+    assert longer["policies"]["solver"]["steps"] == 6
+    assert longer["incarnation"] == summary["incarnation"]
+
+
+async def test_changes_that_a_run_cant_survive_are_refused_until_it_is_fresh(folder: Path) -> None:
+    assert (await finished(folder, "up", "run.toml"))[0] == 0
+    code, output = await finished(folder, "up", "run.toml", *sets("run.seed=9"))
+    assert code == 2
+    assert "run.seed was 0 when run 'demo' began and is 9 now" in output
+    assert "Traceback" not in output
+    code, output = await finished(folder, "up", "run.toml", "--fresh", *sets("run.seed=9"))
+    assert code == 0, output
+    assert "the old run is now in runs/demo.old-" in output
+    assert json.loads((folder / "runs/demo/summary.json").read_text())["policies"]["solver"]["steps"] == 4
+
+
+async def test_ctrl_c_drains_and_the_same_command_continues(folder: Path) -> None:
+    endless = ["up", "run.toml", *sets(*ENDLESS)]
+    async with started(folder, *endless) as command:
+        await command.expect("solver step 3/")
+        command.process.send_signal(signal.SIGINT)
+        assert await command.end() == 0, command.output
+        assert "draining: work in flight is handed back" in command.output
+        assert "the same command continues this run" in command.output
+    summary = json.loads((folder / "runs/demo/summary.json").read_text())
+    steps = summary["policies"]["solver"]["steps"]
+    assert (summary["finished"], steps >= 3) == (False, True)
+    async with started(folder, *endless) as command:
+        await command.expect(f"solver step {steps + 1}/")
+        command.process.send_signal(signal.SIGTERM)
+        assert await command.end() == 0, command.output
+
+
+async def test_a_live_run_refuses_a_second_up_and_answers_status(folder: Path) -> None:
+    async with started(folder, "up", "run.toml", *sets(*ENDLESS)) as command:
+        await command.expect("solver step 1/")
+        code, output = await finished(folder, "up", "run.toml")
+        assert code == 2
+        assert f"is in use by process {command.process.pid} (`astraflow up run.toml --set " in output
+        code, output = await finished(folder, "up", "run.toml", "--fresh")
+        assert (code, "is in use by process" in output) == (2, True)
+
+        code, output = await finished(folder, "status")
+        assert code == 0, output
+        assert "run demo" in output
+        code, output = await finished(folder, "status", "--json", "--folder", "runs/demo")
+        assert code == 0, output
+        assert json.loads(output)["run"] == "demo"
+
+        command.process.send_signal(signal.SIGINT)
+        assert await command.end() == 0
+    code, output = await finished(folder, "status", "--folder", "runs/demo")
+    assert code == 1
+    assert "run demo is not running; `astraflow up run.toml --set " in output
+
+
+async def test_a_second_ctrl_c_kills(folder: Path) -> None:
+    async with started(folder, "up", "run.toml", *sets(*ENDLESS, "node.grace_s=100")) as command:
+        await command.expect("solver step 1/")
+        stopped = child_pid(command.process.pid, "--role rollout")
+        os.kill(stopped, signal.SIGSTOP)  # it can't drain
+        command.process.send_signal(signal.SIGINT)
+        await command.expect("draining")
+        command.process.send_signal(signal.SIGINT)
+        assert await command.end(within_s=30) == 130, command.output
+
+
+async def test_killed_actors_and_a_killed_server_come_back(folder: Path) -> None:
+    many = sets("policies.solver.trainer.steps=60", "policies.solver.trainer.toy_step_s=0.05")
+    async with started(folder, "up", "run.toml", *many) as command:
+        await command.expect("solver step 2/")
+        os.kill(child_pid(command.process.pid, "--role policy"), signal.SIGKILL)
+        await command.expect("policy-local-0 was killed by SIGKILL")
+        os.kill(child_pid(command.process.pid, "nats-server.conf"), signal.SIGKILL)
+        await command.expect("nats-server was killed by SIGKILL; starting it again")
+        assert await command.end(within_s=100) == 0, command.output
+    summary = json.loads((folder / "runs/demo/summary.json").read_text())
+    assert summary["policies"]["solver"]["steps"] == 60
+
+
+async def test_a_drained_actor_is_replaced_while_the_run_goes_on(folder: Path) -> None:
+    async with started(folder, "up", "run.toml", *sets(*ENDLESS)) as command:
+        await command.expect("solver step 1/")
+        os.kill(child_pid(command.process.pid, "--role rollout"), signal.SIGTERM)
+        await command.expect("rollout-local-0 ended before the run did; starting it again")
+        command.process.send_signal(signal.SIGINT)
+        assert await command.end() == 0, command.output
+
+
+async def test_a_killed_up_takes_everything_with_it(folder: Path) -> None:
+    async with started(folder, "up", "run.toml", *sets(*ENDLESS)) as command:
+        await command.expect("solver step 1/")
+        children = descendants(command.process.pid)
+        assert len(children) >= 6
+        command.process.kill()
+        await eventually(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in children), within_s=20)
+    assert not RunFolder(folder / "runs/demo").live()
+
+
+async def test_another_machine_joins_with_the_printed_line(folder: Path) -> None:
+    port = free_port()
+    async with started(folder, "up", "run.toml", "--listen", f"127.0.0.1:{port}", *sets(*ENDLESS)) as command:
+        line = (await command.expect("astraflow node --join")).strip()
+        assert line == (f"astraflow node --join nats://127.0.0.1:{port} --run demo --token-file runs/demo/nats/token")
+        await command.expect("solver step 1/")
+        async with started(folder, *line.split()[1:], "--role", "rollout") as node:
+            await node.expect("joins run demo with rollout-")
+            await node.expect("is ready")
+            node.process.send_signal(signal.SIGTERM)
+            assert await node.end() == 0, node.output
+        code, output = await finished(folder, *line.split()[1:], "--role", "trainer")
+        assert (code, "a joining node can be policy or rollout" in output) == (2, True)
+        code, output = await finished(folder, *line.split()[1:], "--role", "policy:solvr")
+        assert (code, "write policy:NAME with one of solver" in output) == (2, True)
+        code, output = await finished(folder, *line.replace("demo --token", "other --token").split()[1:])
+        assert (code, "there is no run 'other' on nats://" in output) == (2, True)
+        (folder / "wrong").write_text("not the token")
+        wrong = f"node --join nats://127.0.0.1:{port} --run demo --token-file wrong".split()
+        code, output = await finished(folder, *wrong)
+        assert code == 1
+        assert "credentials" in output
+        command.process.send_signal(signal.SIGINT)
+        assert await command.end() == 0
+
+
+async def test_a_taken_port_is_a_sentence(folder: Path) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, output = await finished(folder, "up", "run.toml", "--listen", f"127.0.0.1:{port}")
+    assert code == 1
+    assert f"port {port} on 127.0.0.1 is taken" in output
+    assert "Traceback" not in output
+
+
+async def test_an_external_server_that_isnt_there_is_a_sentence(folder: Path) -> None:
+    code, output = await finished(folder, "up", "run.toml", *sets(f"bus.url=nats://127.0.0.1:{free_port()}"))
+    assert code == 1
+    assert "Traceback" not in output
+    assert "nats://127.0.0.1:" in output
+
+
+async def test_a_broken_model_is_a_sentence(folder: Path) -> None:
+    code, output = await finished(folder, "up", "run.toml", "--listen", "nowhere")
+    assert (code, "expected HOST:PORT" in output) == (2, True)
+    code, output = await finished(
+        folder, "up", "run.toml", "--listen", "127.0.0.1:1", *sets("bus.url=nats://127.0.0.1:1")
+    )
+    assert (code, "--listen is for the embedded server" in output) == (2, True)
+
+
+def free_port() -> int:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def descendants(pid: int) -> list[int]:
+    """Process ids of the children of a process, and theirs. Linux."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in map(int, (task / "children").read_text().split()):
+            found += [child, *descendants(child)]
+    return found
+
+
+def child_pid(pid: int, part: str) -> int:
+    """The descendant with `part` in its command line."""
+    for child in descendants(pid):
+        if part in Path(f"/proc/{child}/cmdline").read_text().replace("\0", " "):
+            return child
+    raise AssertionError(f"no child with {part!r}")
+
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
