@@ -8,7 +8,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,7 @@ from astraflow.errors import BusError
 
 log = logging.getLogger(__name__)
 
-PING_EVERY_S = 3.0  # a half-open connection is noticed within twice this
+PING_EVERY_S = 2.0  # a half-open connection is noticed within four times this
 ANSWER_WITHIN_S = 5.0  # requests without an answer fail after this, at the next ping
 RETRY_FIRST_S, RETRY_MOST_S = 0.05, 1.0
 
@@ -145,14 +144,22 @@ class Link:
         self.up.set()
 
     async def _watch(self, session: Session) -> None:
+        """Returns when the session has ended, by itself or by two pings in a row without any sign of life."""
+        unanswered = 0
         while not session.lost.is_set():
             try:
                 async with asyncio.timeout(PING_EVERY_S):
                     await session.lost.wait()
             except TimeoutError:
                 session.expire(ANSWER_WITHIN_S)
-                with suppress(LinkLostError):  # then the session has ended
+                received = session.received
+                try:
                     await session.flush(PING_EVERY_S)
+                    unanswered = 0
+                except LinkLostError as exc:
+                    unanswered = unanswered + 1 if session.received == received else 0
+                    if unanswered == 2:
+                        session.end(str(exc))
 
     async def _bury(self, session: Session) -> None:
         try:

@@ -86,6 +86,8 @@ class ConflictError(BusError):
 
 async def read_stored(session: Session, stream: str, **where: int | str) -> Stored | None:
     """One message by `seq` or `last_by_subj`, from the stream's leader. None if there is none."""
+    if where.get("seq") == 0:  # the server calls that a bad request
+        return None
     try:
         found = (await session.api(f"STREAM.MSG.GET.{stream}", where))["message"]
     except ApiError as exc:

@@ -12,6 +12,7 @@ import re
 import secrets
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from nats.aio.msg import Msg
     from nats.aio.subscription import Subscription
 
+LINGER_S = 0.02
 MAX_UNSENT_BYTES = 8 << 20  # above this a sender waits until the socket has taken what is buffered
 _DENIED = re.compile(r'permissions violation for (publish|subscription) to "([^"]+)"')
 
@@ -108,8 +110,8 @@ class Feed:
         """Stop, after everything that the server had sent has arrived in the feed."""
         self._session._feeds.discard(self)
         if self._subscription is not None and not self._session.lost.is_set():
-            drain: Any = self._subscription.drain  # untyped in nats-py
-            await self._session.quiet(drain())
+            with suppress(LinkLostError):
+                await self._session.withdraw(self._subscription)
 
 
 class Session:
@@ -126,6 +128,7 @@ class Session:
         self._waiting: dict[str, _Waiting] = {}
         self._feeds: set[Feed] = set()
         self._cut = len(self._inbox) + len(".r.")
+        self._echo = f"{self._inbox}.r.echo"
 
     @property
     def max_payload_bytes(self) -> int:
@@ -136,9 +139,14 @@ class Session:
         """Listen for replies. Raises DeniedError if the credentials don't even allow that."""
         subject = f"{self._inbox}.r.*"
         await self._client.subscribe(subject, cb=self._on_reply, pending_bytes_limit=0)
-        await self.flush(5.0)
-        if subject.lower() in self.last_error:
-            raise DeniedError(f"the credentials don't allow subscribing to {subject}; allow _INBOX.> for this user")
+        try:
+            await self.flush(5.0)
+        except LinkLostError as exc:
+            if subject.lower() not in self.last_error:
+                raise
+            raise DeniedError(
+                f"the credentials don't allow subscribing to {subject}; allow _INBOX.> for this user"
+            ) from exc
 
     async def send(
         self, subject: str, data: bytes | memoryview = b"", *, reply: str = "", headers: dict[str, str] | None = None
@@ -209,15 +217,29 @@ class Session:
             raise LinkLostError(f"connection lost while subscribing to {feed.subject}: {exc!r}") from exc
 
     async def flush(self, timeout_s: float) -> None:
-        """Wait until the server has taken all that was sent. Raises LinkLostError."""
-        from nats import errors
+        """Wait until the server has processed all that was sent. Raises LinkLostError.
 
+        By a message to ourselves: nats-py's own flush sends its PING ahead of commands that it still buffers.
+        """
         try:
             async with asyncio.timeout(timeout_s):
-                await self._client.flush(max(1, int(timeout_s) + 1))
-        except (errors.Error, OSError, TimeoutError) as exc:
-            self.end(f"no answer to a ping: {exc!r}")
-            raise LinkLostError(f"nats-server doesn't answer: {exc!r}") from exc
+                await self.request(self._echo)
+        except DeniedError:
+            return  # also an answer, and also in order
+        except (TimeoutError, NoAnswerError) as exc:  # it may be our own loop that was late
+            raise LinkLostError(f"nats-server doesn't answer within {timeout_s:g} s") from exc
+
+    async def withdraw(self, subscription: "Subscription") -> None:
+        """Unsubscribe at the server first, and here only when what was under way has arrived."""
+        await self.quiet(self._client._send_unsubscribe(subscription._id))  # the public one drops what is under way
+        await self.flush(5.0)
+        await asyncio.sleep(LINGER_S)  # a consumer's delivery may be a moment behind
+        await self.quiet(subscription.unsubscribe())
+
+    @property
+    def received(self) -> int:
+        """Messages that have come in so far: a sign of life."""
+        return self._client.stats["in_msgs"]
 
     async def quiet(self, work: Any) -> None:
         """Await a clean-up of the client; that the connection is gone is no news then."""
@@ -250,12 +272,13 @@ class Session:
     async def close(self) -> None:
         """Hand what is sent to the server and close; never a drain, which can hang (facts/nats.md §9.2)."""
         if not self.lost.is_set():
-            await self.quiet(self._client.flush(2))
+            with suppress(LinkLostError):
+                await self.flush(2.0)
         self.end("closed by us")
         await self.quiet(self._client.close())
 
     async def _on_reply(self, msg: "Msg") -> None:
-        waiting = self._waiting.get(msg.subject[self._cut :])
+        waiting = self._waiting.get(msg.subject[self._cut :] if msg.subject != self._echo else msg.reply[self._cut :])
         if waiting is not None and not waiting.future.done():
             waiting.future.set_result(msg)
 

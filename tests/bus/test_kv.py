@@ -1,0 +1,173 @@
+"""The bucket: compare-and-set, expiry, leases, watches."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from astraflow.bus import Bus, EmbeddedServer, KvUpdate, Topology
+from astraflow.errors import ConfigError, FencedError, MessageError
+from astraflow.messages import Lease, Ledger
+from tests.support import kill
+
+
+def _lease(holder: str, epoch: int = 1) -> Lease:
+    return Lease(holder=holder, epoch=epoch)
+
+
+async def _until_caught_up(updates: AsyncGenerator[KvUpdate, None]) -> dict[str, object]:
+    seen: dict[str, object] = {}
+    async for update in updates:
+        if not update.key:
+            return seen
+        seen[update.key] = update.message
+    raise AssertionError("the watch ended")
+
+
+async def test_put_get_delete(bus: Bus) -> None:
+    assert await bus.kv_get("lease.a") is None
+    revision = await bus.kv_put("lease.a", _lease("x"))
+    entry = await bus.kv_get("lease.a")
+    assert entry is not None
+    assert (entry.key, entry.message, entry.revision) == ("lease.a", _lease("x"), revision)
+    await bus.kv_delete("lease.a")
+    assert await bus.kv_get("lease.a") is None
+    await bus.kv_delete("never-there")
+
+
+async def test_only_one_of_many_creates_wins(bus: Bus, topology: Topology, nats_server: EmbeddedServer) -> None:
+    won, lost = [], []
+
+    async def create(name: str) -> None:
+        async with Bus.connect(nats_server.options, topology, producer=name) as other:
+            try:
+                won.append(await other.kv_put("lease.a", _lease(name), expected_revision=0))
+            except FencedError:
+                lost.append(name)
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(8):
+            group.create_task(create(f"p{number}"))
+    assert (len(won), len(lost)) == (1, 7)
+
+
+async def test_an_update_of_an_old_revision_is_fenced(bus: Bus) -> None:
+    first = await bus.kv_put("lease.a", _lease("x"), expected_revision=0)
+    second = await bus.kv_put("lease.a", _lease("x", 2), expected_revision=first)
+    with pytest.raises(FencedError, match=f"expected sequence {first}"):
+        await bus.kv_put("lease.a", _lease("y"), expected_revision=first)
+    entry = await bus.kv_get("lease.a")
+    assert entry is not None
+    assert (entry.message, entry.revision) == (_lease("x", 2), second)
+
+
+async def test_a_key_that_was_deleted_or_expired_can_be_created_again(bus: Bus) -> None:
+    await bus.kv_put("lease.a", _lease("x"), expected_revision=0)
+    await bus.kv_delete("lease.a")
+    await bus.kv_put("lease.a", _lease("y"), expected_revision=0, ttl_s=1)
+    async for update in bus.kv_watch("lease.a"):
+        if update.key and update.message is None:
+            break
+    assert await bus.kv_get("lease.a") is None
+    revision = await bus.kv_put("lease.a", _lease("z"), expected_revision=0)
+    with pytest.raises(FencedError):
+        await bus.kv_put("lease.a", _lease("w"), expected_revision=0)
+    assert (await bus.kv_list("lease."))["lease.a"].revision == revision
+
+
+async def test_an_expiry_reaches_the_watcher_within_a_second_of_the_ttl(bus: Bus) -> None:
+    updates = bus.kv_watch("member.")
+    await _until_caught_up(updates)
+    await bus.kv_put("member.a", _lease("x"), ttl_s=1)
+    assert (await anext(updates)).message == _lease("x")
+    start = asyncio.get_running_loop().time()
+    gone = await anext(updates)
+    assert (gone.key, gone.message) == ("member.a", None)
+    assert 0.5 < asyncio.get_running_loop().time() - start < 2.5
+
+
+async def test_a_renewed_key_does_not_expire(bus: Bus) -> None:
+    revision = await bus.kv_put("lease.a", _lease("x"), expected_revision=0, ttl_s=1)
+    for _ in range(4):
+        await asyncio.sleep(0.5)
+        revision = await bus.kv_put("lease.a", _lease("x"), expected_revision=revision, ttl_s=1)
+    assert await bus.kv_get("lease.a") is not None
+
+
+async def test_a_watch_tells_values_then_caught_up_then_changes(bus: Bus) -> None:
+    await bus.kv_put("head.a", _lease("1"))
+    await bus.kv_put("head.b", _lease("2"))
+    await bus.kv_put("other.c", _lease("3"))
+    updates = bus.kv_watch("head.")
+    assert await _until_caught_up(updates) == {"head.a": _lease("1"), "head.b": _lease("2")}
+    await bus.kv_put("head.a", _lease("4"))
+    assert (await anext(updates)).message == _lease("4")
+    await bus.kv_delete("head.b")
+    gone = await anext(updates)
+    assert (gone.key, gone.message) == ("head.b", None)
+    await updates.aclose()
+
+
+async def test_an_empty_watch_is_caught_up_at_once(bus: Bus) -> None:
+    async with asyncio.timeout(2):
+        assert await _until_caught_up(bus.kv_watch("head.")) == {}
+
+
+async def test_prefixes_are_whole_tokens(bus: Bus) -> None:
+    for key in ("run", "runner", "head.solver", "head.solver-2", "head.solver.sub"):
+        await bus.kv_put(key, _lease(key))
+    assert set(await bus.kv_list("run")) == {"run"}
+    assert set(await bus.kv_list("head.solver")) == {"head.solver", "head.solver.sub"}
+    assert set(await bus.kv_list("head.")) == {"head.solver", "head.solver-2", "head.solver.sub"}
+    assert len(await bus.kv_list("")) == 5
+
+
+async def test_a_watch_goes_on_after_kill_9_of_the_server_and_misses_nothing(
+    bus: Bus, topology: Topology, nats_server: EmbeddedServer
+) -> None:
+    await bus.kv_put("head.a", _lease("1"))
+    await bus.kv_put("member.b", _lease("b"), ttl_s=1)
+    updates = bus.kv_watch("")
+    await _until_caught_up(updates)
+    await kill(nats_server)
+    await nats_server.start()
+    await bus.kv_put("head.a", _lease("2"))
+    seen: dict[str, object] = {"head.a": _lease("1"), "member.b": _lease("b")}
+    async with asyncio.timeout(5):
+        async for update in updates:
+            seen[update.key] = update.message
+            if seen == {"head.a": _lease("2"), "member.b": None}:
+                break
+    await updates.aclose()
+
+
+async def test_what_vanished_without_a_marker_is_told_as_deleted_after_a_reconnect(
+    bus: Bus, topology: Topology, nats_server: EmbeddedServer
+) -> None:
+    await bus.kv_put("head.a", _lease("1"))
+    updates = bus.kv_watch("head.")
+    await _until_caught_up(updates)
+    session = await bus._link.session()
+    await session.api(f"STREAM.PURGE.{topology.kv}", {"filter": topology.kv_subject("head.a")})
+    await kill(nats_server)
+    await nats_server.start()
+    async with asyncio.timeout(5):
+        gone = await anext(updates)
+    assert (gone.key, gone.message) == ("head.a", None)
+    await updates.aclose()
+
+
+async def test_a_malformed_value_is_skipped_by_lists_and_named_by_get(bus: Bus, topology: Topology) -> None:
+    await bus._publisher.store(topology.kv_subject("head.bad"), b"garbage", stream=topology.kv, msg_id="bad")
+    await bus.kv_put("head.good", _lease("1"))
+    assert set(await bus.kv_list("head.")) == {"head.good"}
+    assert bus.counters["dead_letters.KV"] == 1
+    with pytest.raises(MessageError):
+        await bus.kv_get("head.bad")
+
+
+async def test_bad_keys_and_huge_values_are_refused(bus: Bus) -> None:
+    with pytest.raises(ConfigError):
+        await bus.kv_put("a b", _lease("x"))
+    with pytest.raises(MessageError, match="over max_message_bytes"):
+        await bus.kv_put("ledger.a", Ledger(policy="x" * 600_000, counts={}))
