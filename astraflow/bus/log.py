@@ -101,8 +101,10 @@ class Logs:
     async def purge(self, stream: str, *, below_sequence: int, subject: str | None = None) -> int:
         """Delete what is below `below_sequence` (on `subject`, which may have wildcards); how many messages went.
 
-        The message at `below_sequence` stays whole.
+        The message at `below_sequence` stays whole. Nothing is below 1: the server would take 0 for "everything".
         """
+        if below_sequence <= 1:
+            return 0
         stored = await until_answered(self._link, partial(read_stored, stream=stream, seq=below_sequence))
         floor = below_sequence
         if stored is not None and self._topology.row_of_stream[stream].atomic:
