@@ -105,6 +105,9 @@ ROLLOUT_RUNNING = _metric("rollout.running", "episodes", "in work")
 ROLLOUT_SLOTS = _metric("rollout.slots", "episodes", "capacity")
 TRAINER_STEP = _metric("trainer.step", "steps", "optimizer steps done")
 TRAINER_VERSION = _metric("trainer.version", "version", "newest published")
+RECORDER_METRICS = _metric("recorder.metrics", "sequence", "newest entry of METRICS that is durably in metrics.jsonl")
+RECORDER_EVENTS = _metric("recorder.events", "sequence", "newest entry of EVENTS that is durably in events.jsonl")
+RECORDER_EPISODES = _metric("recorder.episodes", "sequence", "newest entry of EPISODES that is durably recorded")
 
 
 def named(kind: str, values: Mapping[str, float]) -> dict[str, float]:

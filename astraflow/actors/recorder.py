@@ -9,6 +9,8 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -17,6 +19,7 @@ from astraflow.actors.curves import draw_curves
 from astraflow.actors.history import EpisodeTotals, History
 from astraflow.actors.jsonl import DiskFullError, JsonLines, replace_durably
 from astraflow.actors.lines import encode_line, read_episodes, read_metrics
+from astraflow.actors.metrics import RECORDER_EPISODES, RECORDER_EVENTS, RECORDER_METRICS
 from astraflow.actors.summary import BusFacts, Summary, build_summary, encode_summary
 from astraflow.bus import Bus, Cursor
 from astraflow.messages import Episode, Event, Head, Ledger, Member, MemberState, Metrics, Progress
@@ -35,8 +38,12 @@ _log = logging.getLogger(__name__)
 class LogRecorder:
     """One log into one file. `open` first, then `copy` once."""
 
-    def __init__(self, bus: Bus, stream: str, path: Path, *, episode_text: bool) -> None:
+    def __init__(
+        self, bus: Bus, stream: str, path: Path, *, episode_text: bool, recorded: Callable[[int], None]
+    ) -> None:
+        """`recorded` is told the sequence of the newest entry that is durably in the file, 0 = none."""
         self.file = JsonLines(path)
+        self._recorded = recorded
         self._bus = bus
         self._stream = stream
         self._episode_text = episode_text
@@ -49,6 +56,7 @@ class LogRecorder:
         if not await asyncio.to_thread(self.file.open):
             await self._warn("the file was cut by someone else; it is written anew from the oldest entry on the bus")
         self._cursor = self.file.position.cursor
+        self._recorded(self._cursor.sequence if self._cursor else 0)
         state = await self._bus.log_state(self._stream)
         if self._cursor is None or self._cursor.incarnation != state.incarnation:
             return
@@ -86,8 +94,9 @@ class LogRecorder:
         while more:
             batch, more = await self._batch()
             if batch:
-                lines = [line for line, _ in batch]
-                await asyncio.to_thread(self.file.commit, lines, batch[-1][1])
+                lines, cursor = [line for line, _ in batch], batch[-1][1]
+                await asyncio.to_thread(self.file.commit, lines, cursor)
+                self._recorded(cursor.sequence)
         await asyncio.to_thread(self.file.close)
 
     async def _batch(self) -> tuple[list[tuple[bytes, Cursor]], bool]:
@@ -123,11 +132,17 @@ async def _record(ctx: ActorContext) -> None:
     topology, done = ctx.bus.topology, asyncio.Event()
     await asyncio.to_thread(ctx.folder.mkdir, parents=True, exist_ok=True)
     logs = [
-        LogRecorder(ctx.bus, stream, ctx.folder / name, episode_text=ctx.config.record.episode_text)
-        for stream, name in (
-            (topology.metrics, METRICS_FILE),
-            (topology.events, EVENTS_FILE),
-            (topology.episodes, EPISODES_FILE),
+        LogRecorder(
+            ctx.bus,
+            stream,
+            ctx.folder / name,
+            episode_text=ctx.config.record.episode_text,
+            recorded=partial(ctx.gauge, gauge),
+        )
+        for stream, name, gauge in (
+            (topology.metrics, METRICS_FILE, RECORDER_METRICS),
+            (topology.events, EVENTS_FILE, RECORDER_EVENTS),
+            (topology.episodes, EPISODES_FILE, RECORDER_EPISODES),
         )
     ]
     for log in logs:

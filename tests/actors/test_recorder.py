@@ -16,6 +16,8 @@ from astraflow.actors import recorder
 from astraflow.actors.context import ActorContext
 from astraflow.actors.jsonl import DiskFullError, JsonLines
 from astraflow.actors.lines import read_episodes, read_metrics
+from astraflow.actors.metrics import RECORDER_EPISODES
+from astraflow.actors.recorded import recorded_floor
 from astraflow.actors.summary import Summary, read_summary
 from astraflow.bus import Bus, Cursor, EmbeddedServer
 from astraflow.messages import Event, Member, MemberState, Progress, Reason
@@ -147,6 +149,26 @@ async def test_a_drained_recorder_writes_what_it_has_and_a_second_one_goes_on(tm
             await drained(bus, tmp_path / "run")
             assert [m.step for m in read_metrics(tmp_path / "run" / "metrics.jsonl")] == list(range(1, step + 1))
         assert not summary_in(tmp_path / "run").finished
+
+
+async def test_the_floor_is_what_the_slowest_living_recorder_still_needs(tmp_path: Path) -> None:
+    async with running_bus(tmp_path) as (_, bus):
+        assert await recorded_floor(bus) is None
+        ctx = context(bus, tmp_path / "run")
+        await bus.kv_put("member.recorder-n-0", ctx.member())
+        assert await recorded_floor(bus) == 0  # it has not said where it stands: keep everything
+        await publish_episode(bus, 0)
+        await publish_episode(bus, 1)
+        ctx.stop("drain")
+        await recorder.run(ctx)
+        await bus.kv_put("member.recorder-n-0", ctx.member())
+        assert await recorded_floor(bus) == 2
+        slow = member("recorder-m-0", "recorder", gauges={RECORDER_EPISODES: 1.0})
+        await bus.kv_put("member.recorder-m-0", slow)
+        assert await recorded_floor(bus) == 1
+        await bus.purge(bus.topology.episodes, below_sequence=2)  # below the first one's own position
+        await drained(bus, tmp_path / "run")
+        assert lines_in(tmp_path / "run" / "events.jsonl") == 0
 
 
 async def test_a_log_that_was_emptied_after_it_was_recorded_is_no_gap(tmp_path: Path) -> None:
