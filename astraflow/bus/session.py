@@ -298,6 +298,8 @@ class Session:
             for waiting in list(self._waiting.values()):
                 if waiting.subject.lower() == subject and not waiting.future.done():
                     waiting.future.set_exception(error)
+        elif subject == f"{self._inbox}.r.*".lower():
+            self.end(str(error))  # without replies nothing works
         for feed in list(self._feeds):
             if verb == "subscription" and feed.subject.lower() == subject:
                 feed.fail(error)

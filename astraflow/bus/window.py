@@ -39,9 +39,9 @@ class Window:
         try:
             await future  # whoever grants it has added the size to `_used`
         except asyncio.CancelledError:
-            if future.done() and not future.cancelled():
-                self._release(size_bytes)
-            else:
+            if not future.cancelled():
+                self._release(size_bytes)  # granted, but nobody is there to use it
+            elif entry in self._queue:
                 self._queue.remove(entry)
                 self._grant()
             raise
@@ -53,5 +53,6 @@ class Window:
     def _grant(self) -> None:
         while self._queue and self._fits(self._queue[0][0]):
             size_bytes, future = self._queue.popleft()
-            self._used += size_bytes
-            future.set_result(None)
+            if not future.cancelled():
+                self._used += size_bytes
+                future.set_result(None)
