@@ -35,7 +35,6 @@ from astraflow.runfile.checks import FULLS_IN_WEIGHTS, model_bytes, trainable
 
 NODE = "local"
 STATE_PER_WEIGHT = 6  # a checkpoint's fp32 master and two AdamW moments, for each bf16 byte of the model
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +172,7 @@ async def _enter_run(bus: Bus, config: RunConfig, console: Console) -> bool:
     old = entry.message
     for change in check_changes(from_json(old.config_json), config):
         say(console, f"changed since the run began: {change}")
-    if old.stop_requested == "finished" and not await _extended(bus, config):
+    if old.stop_requested == "finished" and not await _extend(bus, config):
         return False
     record = msgspec.structs.replace(old, config_json=to_json(config), stop_requested="")
     if record != old:
@@ -181,13 +180,17 @@ async def _enter_run(bus: Bus, config: RunConfig, console: Console) -> bool:
     return True
 
 
-async def _extended(bus: Bus, config: RunConfig) -> bool:
-    """Whether some policy has steps left to do."""
+async def _extend(bus: Bus, config: RunConfig) -> bool:
+    """Reopen the policies that have steps left to do; whether there are any."""
+    reopened = False
     for name, trainer in trainable(config).items():
         entry = await bus.kv_get(f"progress.{name}")
-        if entry is not None and isinstance(entry.message, Progress) and entry.message.step < trainer.steps:
-            return True
-    return False
+        if entry is None or not isinstance(entry.message, Progress) or entry.message.step >= trainer.steps:
+            continue
+        progress = msgspec.structs.replace(entry.message, finished=False)
+        await bus.kv_put(entry.key, progress, expected_revision=entry.revision)
+        reopened = True
+    return reopened
 
 
 def _reachable(owner: Owner, connection: Connection) -> Owner:
