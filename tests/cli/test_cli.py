@@ -99,6 +99,7 @@ def test_status_without_a_run_says_what_to_name(tmp_path: Path) -> None:
     assert "is not like nats://HOST:PORT" in complaint(astraflow("status", "--url", "h:1", "--run", "r", cwd=tmp_path))
 
 
+@pytest.mark.slow
 def test_joining_nowhere_is_a_sentence(tmp_path: Path) -> None:
     result = astraflow("node", "--join", "nats://127.0.0.1:1", "--run", "demo", cwd=tmp_path)
     assert result.returncode == 1

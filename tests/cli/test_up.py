@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import sys
 import tomllib
 from pathlib import Path
@@ -13,6 +14,8 @@ from astraflow.actors.runfolder import RunFolder
 from tests.cli.toyrun import ENDLESS, finished, sets, started, write_toy
 from tests.support import eventually
 
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -20,7 +23,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def test_a_run_goes_to_its_end_then_shows_its_results_then_goes_on(folder: Path) -> None:
+async def test_a_run_goes_to_its_end_and_then_shows_its_results(folder: Path) -> None:
     code, output = await finished(folder, "up", "run.toml")
     assert code == 0, output
     home = folder / "runs/demo"
@@ -37,14 +40,21 @@ async def test_a_run_goes_to_its_end_then_shows_its_results_then_goes_on(folder:
     assert "--set policies.solver.trainer.steps=8" in output
     assert "start afresh: --fresh" in output
 
+
+@pytest.mark.slow
+async def test_a_finished_run_goes_on_with_more_steps(folder: Path) -> None:
+    assert (await finished(folder, "up", "run.toml"))[0] == 0
+    home = folder / "runs/demo"
+    first = json.loads((home / "summary.json").read_text())
     code, output = await finished(folder, "up", "run.toml", *sets("policies.solver.trainer.steps=6"))
     assert code == 0, output
     assert "changed since the run began: policies.solver.trainer.steps: 4 → 6" in output
     longer = json.loads((home / "summary.json").read_text())
     assert longer["policies"]["solver"]["steps"] == 6
-    assert longer["incarnation"] == summary["incarnation"]
+    assert longer["incarnation"] == first["incarnation"]
 
 
+@pytest.mark.slow
 async def test_changes_that_a_run_cant_survive_are_refused_until_it_is_fresh(folder: Path) -> None:
     assert (await finished(folder, "up", "run.toml"))[0] == 0
     code, output = await finished(folder, "up", "run.toml", *sets("run.seed=9"))
@@ -57,6 +67,7 @@ async def test_changes_that_a_run_cant_survive_are_refused_until_it_is_fresh(fol
     assert json.loads((folder / "runs/demo/summary.json").read_text())["policies"]["solver"]["steps"] == 4
 
 
+@pytest.mark.slow
 async def test_ctrl_c_drains_and_the_same_command_continues(folder: Path) -> None:
     endless = ["up", "run.toml", *sets(*ENDLESS)]
     async with started(folder, *endless) as command:
@@ -74,6 +85,7 @@ async def test_ctrl_c_drains_and_the_same_command_continues(folder: Path) -> Non
         assert await command.end() == 0, command.output
 
 
+@pytest.mark.slow
 async def test_a_live_run_refuses_a_second_up_and_answers_status(folder: Path) -> None:
     async with started(folder, "up", "run.toml", *sets(*ENDLESS)) as command:
         await command.expect("solver step 1/")
@@ -108,6 +120,7 @@ async def test_a_second_ctrl_c_kills(folder: Path) -> None:
         assert await command.end(within_s=30) == 130, command.output
 
 
+@pytest.mark.slow
 async def test_killed_actors_and_a_killed_server_come_back(folder: Path) -> None:
     many = sets("policies.solver.trainer.steps=60", "policies.solver.trainer.toy_step_s=0.05")
     async with started(folder, "up", "run.toml", *many) as command:
@@ -121,6 +134,7 @@ async def test_killed_actors_and_a_killed_server_come_back(folder: Path) -> None
     assert summary["policies"]["solver"]["steps"] == 60
 
 
+@pytest.mark.slow
 async def test_a_drained_actor_is_replaced_while_the_run_goes_on(folder: Path) -> None:
     async with started(folder, "up", "run.toml", *sets(*ENDLESS)) as command:
         await command.expect("solver step 1/")
@@ -140,6 +154,7 @@ async def test_a_killed_up_takes_everything_with_it(folder: Path) -> None:
     assert not RunFolder(folder / "runs/demo").live()
 
 
+@pytest.mark.slow
 async def test_another_machine_joins_with_the_printed_line(folder: Path) -> None:
     port = free_port()
     async with started(folder, "up", "run.toml", "--listen", f"127.0.0.1:{port}", *sets(*ENDLESS)) as command:
@@ -167,8 +182,6 @@ async def test_another_machine_joins_with_the_printed_line(folder: Path) -> None
 
 
 async def test_a_taken_port_is_a_sentence(folder: Path) -> None:
-    import socket
-
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         code, output = await finished(folder, "up", "run.toml", "--listen", f"127.0.0.1:{port}")
@@ -177,6 +190,7 @@ async def test_a_taken_port_is_a_sentence(folder: Path) -> None:
     assert "Traceback" not in output
 
 
+@pytest.mark.slow
 async def test_an_external_server_that_isnt_there_is_a_sentence(folder: Path) -> None:
     code, output = await finished(folder, "up", "run.toml", *sets(f"bus.url=nats://127.0.0.1:{free_port()}"))
     assert code == 1
@@ -184,18 +198,33 @@ async def test_an_external_server_that_isnt_there_is_a_sentence(folder: Path) ->
     assert "nats://127.0.0.1:" in output
 
 
-async def test_a_broken_model_is_a_sentence(folder: Path) -> None:
+async def test_flags_that_make_no_sense_are_refused(folder: Path) -> None:
     code, output = await finished(folder, "up", "run.toml", "--listen", "nowhere")
     assert (code, "expected HOST:PORT" in output) == (2, True)
-    code, output = await finished(
-        folder, "up", "run.toml", "--listen", "127.0.0.1:1", *sets("bus.url=nats://127.0.0.1:1")
-    )
+    external = sets("bus.url=nats://127.0.0.1:1")
+    code, output = await finished(folder, "up", "run.toml", "--listen", "127.0.0.1:1", *external)
     assert (code, "--listen is for the embedded server" in output) == (2, True)
+    code, output = await finished(folder, "up", "run.toml", "--fresh", *external)
+    assert (code, "choose another run.name" in output) == (2, True)
+
+
+async def test_a_damaged_model_is_a_sentence(folder: Path) -> None:
+    (folder / "model").mkdir()
+    (folder / "model/config.json").write_text("{")
+    real = ["policies.solver.model=model", "policies.solver.engine.kind=cpu", "policies.solver.trainer.learner=torch"]
+    code, output = await finished(folder, "up", "run.toml", *sets(*real))
+    assert (code, "Traceback" in output) == (2, False), output
+    assert "model" in output
+
+
+async def test_a_folder_that_cant_be_made_is_a_sentence(folder: Path) -> None:
+    (folder / "file").write_text("")
+    code, output = await finished(folder, "up", "run.toml", *sets("run.folder=file/runs"))
+    assert code == 2
+    assert "run folder file/runs/demo: a part of this path is a file, not a folder" in output
 
 
 def free_port() -> int:
-    import socket
-
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
 
@@ -215,6 +244,3 @@ def child_pid(pid: int, part: str) -> int:
         if part in Path(f"/proc/{child}/cmdline").read_text().replace("\0", " "):
             return child
     raise AssertionError(f"no child with {part!r}")
-
-
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
