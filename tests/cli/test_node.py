@@ -1,0 +1,89 @@
+"""Which processes a node starts, with which command lines, shares and drain order."""
+
+from pathlib import Path
+
+import pytest
+
+from astraflow.actors.join import node_name
+from astraflow.actors.node import Connection, Planned, joining_roles, plan, roles_of
+from astraflow.actors.up import join_command, needed_bytes
+from astraflow.bus import Topology
+from astraflow.config import RunConfig
+from astraflow.errors import ConfigError
+from astraflow.runfile import load
+from tests.cli.toyrun import write_toy
+
+JUDGE = "policies.judge={ model = 'toy', engine = { kind = 'toy', replicas = 2 } }"
+CONNECTION = Connection(url="nats://127.0.0.1:4222", region="local", token_file=Path("nats/token"))
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> RunConfig:
+    return load(write_toy(tmp_path), [JUDGE, "envs.game.args.policy=solver", "node.rollouts=2"], environments=False)
+
+
+def planned(config: RunConfig, cores: int = 8) -> list[Planned]:
+    return plan(roles_of(config), config, node="local", connection=CONNECTION, folder=Path("runs/demo"), cores=cores)
+
+
+def flag(process: Planned, name: str) -> str:
+    command = process.spec.command
+    return command[command.index(name) + 1] if name in command else ""
+
+
+def test_one_machine_gets_every_role(config: RunConfig) -> None:
+    assert sorted((p.spec.name, flag(p, "--policy")) for p in planned(config)) == [
+        ("dataflow-local-0", ""),
+        ("policy-local-0", "solver"),
+        ("policy-local-1", "judge"),
+        ("policy-local-2", "judge"),
+        ("recorder-local-0", ""),
+        ("rollout-local-0", ""),
+        ("rollout-local-1", ""),
+        ("trainer-local-0", "solver"),
+    ]
+
+
+def test_command_and_environment_carry_the_same_threads(config: RunConfig) -> None:
+    for process in planned(config):
+        threads = "2" if process.role.role in ("policy", "trainer") else "1"
+        assert flag(process, "--threads") == process.spec.environment["OMP_NUM_THREADS"] == threads
+        assert flag(process, "--token-file") == "nats/token"
+        assert flag(process, "--run") == "demo"
+        assert "--credentials-file" not in process.spec.command
+
+
+def test_rollouts_drain_first_and_the_recorder_last(config: RunConfig) -> None:
+    order = [p.role.role for p in sorted(planned(config), key=lambda p: p.spec.stage)]
+    assert list(dict.fromkeys(order)) == ["rollout", "policy", "dataflow", "trainer", "recorder"]
+
+
+def test_a_joining_node_serves_every_policy_and_runs_episodes(config: RunConfig) -> None:
+    roles = [(r.role, r.policy, r.count) for r in joining_roles([], config)]
+    assert roles == [("policy", "solver", 1), ("policy", "judge", 1), ("rollout", "", 2)]
+    assert [(r.role, r.policy) for r in joining_roles(["policy:judge"], config)] == [("policy", "judge")]
+
+
+@pytest.mark.parametrize("role", ["dataflow", "trainer:solver", "policy", "policy:solvr", "rollout:solver", ""])
+def test_roles_that_cant_join_are_explained(config: RunConfig, role: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^--role {role}: "):
+        joining_roles([role], config)
+
+
+def test_node_names_can_be_part_of_subjects() -> None:
+    first, second = node_name(), node_name()
+    assert first != second
+    Topology(run=first, region="local", envs=(), policies=())  # refuses what isn't a name
+
+
+def test_the_join_command_names_a_reachable_host() -> None:
+    local = join_command("demo", ("10.0.0.5", 4222), CONNECTION)
+    assert local == "astraflow node --join nats://10.0.0.5:4222 --run demo --token-file nats/token"
+    anywhere = join_command("demo", ("0.0.0.0", 4222), Connection(url="nats://0.0.0.0:4222", region="eu"))
+    assert "0.0.0.0" not in anywhere
+    assert anywhere.endswith(":4222 --run demo --region eu")
+
+
+def test_needed_disk_counts_versions_and_checkpoints(config: RunConfig, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(bytes(100))
+    assert needed_bytes(config, {"toy": tmp_path}) == 2 * 3 * 100 + 3 * 6 * 100
