@@ -7,15 +7,19 @@ Most environments are single-turn: subclass `SingleTurnEnv` and write `task`, `p
 import asyncio
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from functools import cache
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from astraflow.errors import EnvError
 from astraflow.messages import Reason, Sampling, Task, VersionSpan
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -139,8 +143,7 @@ class SingleTurnEnv(ABC):
         """Ask once and grade. Raises EnvError if the prompt fails or the policy isn't there."""
         name = self._policy_name(policies)
         try:
-            messages = await asyncio.to_thread(self.prompt, task.payload)
-            expected = await asyncio.to_thread(self.expected, task.payload)
+            messages, expected = await _in_thread(lambda: (self.prompt(task.payload), self.expected(task.payload)))
         except Exception as exc:
             raise EnvError(f"{type(self).__name__} has no prompt for task {task.id}: {describe(exc)}") from exc
         prompt = "\n\n".join(message.content for message in messages)
@@ -148,7 +151,7 @@ class SingleTurnEnv(ABC):
         if reply.finish_reason == "abort":
             return Outcome(rewards={}, reason=Reason.CANCELLED, error="generation was aborted", prompt=prompt)
         try:
-            grade = _checked(await asyncio.to_thread(self.grade, task.payload, reply))
+            grade = _checked(await _in_thread(lambda: self.grade(task.payload, reply)))
         except Exception as exc:  # noqa: BLE001 - the rollout boundary: graders are users' code, reason `grader`
             return Outcome(rewards={}, reason=Reason.GRADER, error=describe(exc), prompt=prompt, answer=expected)
         return Outcome(
@@ -172,6 +175,16 @@ class SingleTurnEnv(ABC):
             f"{type(self).__name__} has policy = {self.policy!r}, the run has {sorted(policies)}; "
             "set args.policy of the environment"
         )
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    """Threads of their own: slow graders must not take those that the bus hashes and compresses in."""
+    return ThreadPoolExecutor(max_workers=16, thread_name_prefix="env")
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    return await asyncio.get_running_loop().run_in_executor(_threads(), work)
 
 
 def describe(exc: BaseException) -> str:

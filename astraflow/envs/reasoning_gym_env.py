@@ -36,6 +36,8 @@ UNSAFE_SCORERS = {
     "polynomial_multiplication": _SYMPY,
     "puzzle24": _SYMPY,
     "simple_integration": _SYMPY,
+    "coin_flip": "its scorer computes Fraction(reply), which hangs on 1e999999999",
+    "complex_arithmetic": "its scorer gives 1.0 to nan",
     "game_of_life_halting": "its scorer gives 1.0 to any text",
 }
 REFUSED = {
