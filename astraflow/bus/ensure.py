@@ -6,6 +6,7 @@ what differs raises BusError that names the setting, both values and the next st
 
 from typing import Any
 
+from astraflow.bus.background import in_parallel
 from astraflow.bus.session import ApiError, Session
 from astraflow.bus.topology import DUPLICATE_WINDOW_S, Consumer, Limits, Row, Topology
 from astraflow.errors import BusError
@@ -13,6 +14,7 @@ from astraflow.errors import BusError
 STREAM_EXISTS = 10058  # with other settings
 STREAM_MISSING = 10059
 SECOND_NS = 1_000_000_000
+WORKERS = 8
 MAX_WAITING = 8192  # pull requests that a consumer holds: one per rollout or policy process
 
 
@@ -42,10 +44,13 @@ def stream_config(row: Row, limits: Limits) -> dict[str, Any]:
 
 async def ensure(session: Session, topology: Topology) -> None:
     """Idempotent. Raises BusError for a stream with other settings, or what `Session.request` raises."""
-    for row in topology.rows:
+
+    async def ensure_row(row: Row) -> None:
         await _ensure_stream(session, row, topology.limits)
         for consumer in row.consumers:
             await ensure_consumer(session, row.stream, consumer, topology.limits)
+
+    await in_parallel(topology.rows, ensure_row, workers=WORKERS)
 
 
 async def _ensure_stream(session: Session, row: Row, limits: Limits) -> None:
