@@ -5,8 +5,8 @@ Invariant: what is returned was checked against the model that it is meant for, 
 that the bytes claim and the model does not bear out. Everything else raises WeightsError.
 
 Layout, little-endian: "AFDELTA1" | u32 header bytes | u32 header bytes uncompressed | header | streams. The header is a
-msgpack pair in a zstd frame: `DeltaHeader`, and the compressed size of each stream. A stream is one zstd frame; an empty
-one takes no bytes. Frames carry checksums.
+msgpack pair in a zstd frame: `DeltaHeader`, and the compressed size of each stream. A stream is one zstd frame; an
+empty one takes no bytes. Frames carry checksums.
 """
 
 import itertools

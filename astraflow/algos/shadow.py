@@ -5,12 +5,12 @@ Invariant: `digests` are those of the bytes as last verified, and an update is a
 with every byte as it was.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 import numpy as np
 
-from astraflow.algos.sparse import SparseTensor, SparseUpdate, as_integers, model_digest
+from astraflow.algos.sparse import SparseTensor, SparseUpdate, as_integers, check_chain, model_digest
 from astraflow.algos.tensors import HostTensor
 from astraflow.errors import WeightsError
 
@@ -62,27 +62,42 @@ def apply(update: SparseUpdate, shadow: Shadow) -> None:
     Raises: WeightsError, with the shadow unchanged, if the update starts from another version (or was applied before),
         is of another model, or leads to bytes that don't match its digests.
     """
-    _check_base(update, shadow)
-    digests = {**shadow.digests, **{name: tensor.digest for name, tensor in update.tensors.items()}}
-    if model_digest(shadow.tensors, digests) != update.digest:
-        raise WeightsError(f"the digests of an update to version {update.version} contradict each other")
-    moved: list[str] = []
+    apply_chain([update], shadow)
+
+
+def apply_chain(updates: Sequence[SparseUpdate], shadow: Shadow) -> None:
+    """Like `apply` for each in turn, but all or none of them, and verified once, at the end.
+
+    Raises: WeightsError as `apply`, or if an update does not start where the one before it ends.
+    """
+    check_chain(updates)
+    _check_base(updates[0], shadow)
+    digests = dict(shadow.digests)
+    for update in updates:
+        _check_model(update, shadow)
+        digests.update((name, tensor.digest) for name, tensor in update.tensors.items())
+    last = updates[-1]
+    if model_digest(shadow.tensors, digests) != last.digest:
+        raise WeightsError(f"the digests of an update to version {last.version} contradict each other")
+    done: list[tuple[HostTensor, SparseTensor]] = []
     complete = False
     try:
-        for name, tensor in update.tensors.items():
-            _add(shadow.tensors[name], tensor)
-            moved.append(name)
-            if shadow.tensors[name].digest() != tensor.digest:
+        for name in sorted({name for update in updates for name in update.tensors}):
+            target = shadow.tensors[name]
+            for change in [update.tensors[name] for update in updates if name in update.tensors]:
+                _add(target, change)
+                done.append((target, change))
+            if target.digest() != digests[name]:
                 raise WeightsError(
-                    f"tensor {name} of version {update.version} does not match its digest; version {shadow.version} "
+                    f"tensor {name} of version {last.version} does not match its digest; version {shadow.version} "
                     "stays, ask for a full"
                 )
         complete = True
     finally:
         if not complete:
-            for name in moved:
-                _subtract(shadow.tensors[name], update.tensors[name])
-    shadow.version, shadow.digests, shadow.digest = update.version, digests, update.digest
+            for target, change in done:
+                _subtract(target, change)
+    shadow.version, shadow.digests, shadow.digest = last.version, digests, last.digest
 
 
 def _check_base(update: SparseUpdate, shadow: Shadow) -> None:
@@ -92,6 +107,15 @@ def _check_base(update: SparseUpdate, shadow: Shadow) -> None:
             f"an update from version {update.base_version} to {update.version}{again} does not apply to version "
             f"{shadow.version}"
         )
+    _check_model(update, shadow)
+    if update.base_digest != shadow.digest:
+        raise WeightsError(
+            f"an update to version {update.version} was made against other bytes of version {shadow.version}: digest "
+            f"{update.base_digest[:12]}, this shadow has {shadow.digest[:12]}"
+        )
+
+
+def _check_model(update: SparseUpdate, shadow: Shadow) -> None:
     for name, tensor in update.tensors.items():
         mine = shadow.tensors.get(name)
         if mine is None:
@@ -101,11 +125,6 @@ def _check_base(update: SparseUpdate, shadow: Shadow) -> None:
                 f"tensor {name} of version {update.version} is {tensor.dtype}{list(tensor.shape)}, the model has "
                 f"{mine.dtype}{list(mine.shape)}"
             )
-    if update.base_digest != shadow.digest:
-        raise WeightsError(
-            f"an update to version {update.version} was made against other bytes of version {shadow.version}: digest "
-            f"{update.base_digest[:12]}, this shadow has {shadow.digest[:12]}"
-        )
 
 
 def _add(target: HostTensor, tensor: SparseTensor) -> None:

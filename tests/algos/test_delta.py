@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from astraflow.algos.delta import EncodedDelta, decode, encode, encode_update, pays
 from astraflow.algos.delta_frame import PREFIX
 from astraflow.algos.shadow import Shadow, apply
-from astraflow.algos.sparse import merge
+from astraflow.algos.sparse import BLOCK_WORDS, find_changes, merge
 from astraflow.algos.tensors import ITEM_SIZES, HostTensor
 from astraflow.errors import WeightsError
 
@@ -66,6 +66,19 @@ def test_a_hand_worked_delta_has_the_expected_positions_and_differences() -> Non
     assert tensor.positions.tolist() == [0, 2, 900]
     assert tensor.differences.tolist() == [1, 0xFFFF, 0x8000]
     assert tensor.shape == (10, 100)
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, "U8"])
+def test_changes_are_found_in_all_blocks_of_a_large_tensor(dtype: str) -> None:
+    width = ITEM_SIZES[dtype]
+    base = np.zeros(5 * BLOCK_WORDS // 2 * 8 // width + 1, f"<u{width}")
+    new = base.copy()
+    where = np.unique(np.random.default_rng(3).integers(0, len(base), 300))
+    new[where] = 7
+    tensors = [HostTensor(dtype, bits.shape, memoryview(bits.view(np.uint8))) for bits in (base, new)]
+    positions, differences = find_changes(*tensors)
+    assert positions.tolist() == where.tolist()
+    assert differences.tolist() == [7] * len(where)
 
 
 def test_views_at_odd_addresses_are_compared_correctly() -> None:
@@ -124,7 +137,7 @@ def test_only_updates_that_follow_each_other_are_merged() -> None:
     first, later = decode(encoded(base, new, 1).payload, base), decode(encoded(new, base, 3).payload, base)
     with pytest.raises(WeightsError, match=r"to version 2 .* followed by one from 3"):
         merge([first, later])
-    with pytest.raises(WeightsError, match="nothing to merge"):
+    with pytest.raises(WeightsError, match="chain of no updates"):
         merge([])
 
 
@@ -144,21 +157,25 @@ def test_every_truncation_is_refused(pair: tuple[Model, EncodedDelta]) -> None:
         decode(delta.payload + b"\0", base)
 
 
-@given(data=st.data())
-@settings(deadline=None, max_examples=300)
-def test_damaged_bytes_are_refused_and_change_nothing(pair: tuple[Model, EncodedDelta], data: st.DataObject) -> None:
-    base, delta = pair
-    payload = bytearray(delta.payload)
-    for _ in range(data.draw(st.integers(1, 4))):
-        payload[data.draw(st.integers(0, len(payload) - 1))] ^= data.draw(st.integers(1, 255))
-    shadow = shadow_of(base)
-    try:
-        apply(decode(payload, base), shadow)
-    except WeightsError:
-        assert (shadow.version, bytes_of(shadow.tensors)) == (1, bytes_of(base))
-    else:  # damage that no number depends on, such as an unused bit of a zstd frame
-        assert (shadow.version, shadow.digest) == (2, delta.digest)
-        assert digests_of(shadow.tensors) == shadow.digests
+@pytest.mark.parametrize("damage", [0x01, 0x80, 0xFF])
+def test_no_damaged_byte_leads_to_another_update(damage: int) -> None:
+    base = bf16_model(400)
+    new = {name: changed_tensor(tensor, 0.1, 1) for name, tensor in base.items()}
+    payload = encoded(base, new).payload
+    outcomes = []
+    for place in range(len(payload)):
+        damaged = bytearray(payload)
+        damaged[place] ^= damage
+        shadow = shadow_of(base)
+        try:
+            apply(decode(damaged, base), shadow)
+        except WeightsError:
+            assert (shadow.version, bytes_of(shadow.tensors)) == (1, bytes_of(base))
+            outcomes.append("refused")
+        else:  # a bit that nothing depends on, such as the unused one in a zstd frame's descriptor
+            assert (shadow.version, bytes_of(shadow.tensors)) == (2, bytes_of(new))
+            outcomes.append("harmless")
+    assert outcomes.count("harmless") < 0.02 * len(payload)
 
 
 @given(st.binary(max_size=200))
@@ -221,6 +238,7 @@ FORGERIES = {
     "too few streams": (forged([entry(1)], ONE[:6]), "expected 7 sizes"),
     "stream longer than the counts": (forged([entry(1)], [b"\0\0", *ONE[1:]]), "holds 2 bytes, expected 1"),
     "stream missing": (forged([entry(1)], [b"", *ONE[1:]]), "stream"),
+    "bytes behind a stream": (forged([entry(1)], [], [zstd(b"\0") + b"x", *map(zstd, ONE[1:])]), "decompressed"),
     "short digest": (forged([(*entry(1)[:6], b"t")], ONE), "no sha256"),
     "unknown dtype": (forged([("w", "BF17", (600,), 1, 0, 0, b"t" * 32)], ONE), "BF17"),
     "header of wrong types": (forged([("w", 1, 2, 3, 4, 5, 6)], ONE), "header can't be read"),

@@ -1,12 +1,13 @@
 """An update is applied whole, once and to its own base, or not at all."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from delta_models import bf16_model, bytes_of, changed_tensor, digests_of
 
-from astraflow.algos.shadow import Shadow, apply
+from astraflow.algos.shadow import Shadow, apply, apply_chain
 from astraflow.algos.sparse import SparseUpdate, difference
 from astraflow.algos.tensors import HostTensor
 from astraflow.errors import WeightsError
@@ -97,3 +98,41 @@ def test_an_empty_update_moves_the_version(base: Model) -> None:
     shadow = Shadow.copy_of(1, base, digests)
     apply(difference(base, base, base_version=1, version=2, base_digests=digests), shadow)
     assert (shadow.version, shadow.digests) == (2, digests)
+
+
+def chain_of(versions: list[Model]) -> list[SparseUpdate]:
+    return [
+        difference(before, after, base_version=i, version=i + 1, base_digests=digests_of(before))
+        for i, (before, after) in enumerate(itertools.pairwise(versions))
+    ]
+
+
+@pytest.fixture
+def versions(base: Model) -> list[Model]:
+    chain = [base]
+    for seed in range(3):
+        chain.append({name: changed_tensor(tensor, 0.2, seed) for name, tensor in chain[-1].items()})
+    return chain
+
+
+def test_a_chain_is_applied_whole(versions: list[Model]) -> None:
+    shadow = Shadow.copy_of(0, versions[0], digests_of(versions[0]))
+    apply_chain(chain_of(versions), shadow)
+    assert bytes_of(shadow.tensors) == bytes_of(versions[-1])
+    assert (shadow.version, shadow.digests) == (3, digests_of(versions[-1]))
+
+
+def test_one_wrong_link_undoes_the_whole_chain(versions: list[Model]) -> None:
+    chain = chain_of(versions)
+    middle = chain[1].tensors["norm.weight"]
+    wrong = replace(middle, differences=middle.differences + np.uint16(1))
+    broken = [chain[0], replace(chain[1], tensors={**chain[1].tensors, "norm.weight": wrong}), chain[2]]
+    shadow = Shadow.copy_of(0, versions[0], digests_of(versions[0]))
+    with pytest.raises(WeightsError, match=r"norm\.weight of version 3 does not match"):
+        apply_chain(broken, shadow)
+    assert (shadow.version, bytes_of(shadow.tensors)) == (0, bytes_of(versions[0]))
+    with pytest.raises(WeightsError, match=r"to version 1 .* followed by one from 2"):
+        apply_chain([chain[0], chain[2]], shadow)
+    with pytest.raises(WeightsError, match="chain of no updates"):
+        apply_chain([], shadow)
+    apply_chain(chain, shadow)
