@@ -13,6 +13,14 @@ from astraflow.errors import MessageError
 SNAPSHOT_SCHEMA = 1
 
 
+class Cohort(msgspec.Struct):
+    """The newest cohort of deterministic mode; append fields only."""
+
+    id: str  # "" = none
+    size: int  # tasks
+    issued: int = 0  # tasks
+
+
 class Snapshot(msgspec.Struct, kw_only=True):
     """The whole state of a `DataflowCore`."""
 
@@ -28,8 +36,7 @@ class Snapshot(msgspec.Struct, kw_only=True):
     evals: dict[str, EvalState] = {}
     notes: list[str] = []
     unknown: int = 0  # records of tasks that this run never issued
-    cohort_id: str = ""  # the newest one, in deterministic mode
-    cohort_tasks: int = 0  # of it that were issued
+    cohort: Cohort = msgspec.field(default_factory=lambda: Cohort("", 0))
 
 
 class _Head(msgspec.Struct):

@@ -6,7 +6,7 @@ It decides nothing. Invariant: `DataflowState(config, snapshot=state.snapshot())
 from collections import deque
 from collections.abc import Mapping
 
-from astraflow.algos.dataflow_snapshot import Snapshot
+from astraflow.algos.dataflow_snapshot import Cohort, Snapshot
 from astraflow.algos.evals import SOURCE_PREFIX, EvalSet
 from astraflow.algos.feeds import feeds_of, players_of
 from astraflow.algos.flow import Flow
@@ -31,7 +31,7 @@ class DataflowState:
         self.incarnation = snapshot.incarnation
         self.cursor = snapshot.cursor
         self.unknown = snapshot.unknown
-        self.cohort_id, self.cohort_tasks = snapshot.cohort_id, snapshot.cohort_tasks
+        self.cohort = snapshot.cohort
         self.shelf = Shelf()
         self.notes: deque[str] = deque(snapshot.notes, maxlen=NOTES_KEPT)
         self.feeds = {name: feeds_of(config, section.env) for name, section in config.sources.items()}
@@ -66,7 +66,7 @@ class DataflowState:
             closed=[(source, epoch, found.ranges()) for (source, epoch), found in self._closed.items()],
             flows={name: flow.state() for name, flow in self.flows.items()},
             evals={name: each.state for name, each in self.evals.items()}, notes=list(self.notes),
-            unknown=self.unknown, cohort_id=self.cohort_id, cohort_tasks=self.cohort_tasks,
+            unknown=self.unknown, cohort=self.cohort,
         )  # fmt: skip
 
     @property
@@ -85,9 +85,9 @@ class DataflowState:
         else:
             self._advance(decision)
             env, feeds = self.config.sources[decision.source].env, self.feeds[decision.source]
-        if decision.cohort_id != self.cohort_id:
-            self.cohort_id, self.cohort_tasks = decision.cohort_id, 0
-        self.cohort_tasks += decision.group_size
+        if decision.cohort_id != self.cohort.id:
+            self.cohort = Cohort(decision.cohort_id, decision.cohort_size)
+        self.cohort.issued += decision.group_size
         seats = [Seat() for _ in range(decision.group_size)]
         group = OpenGroup(decision, env, feeds, self._ordinal, seats)
         self._ordinal += 1

@@ -4,9 +4,10 @@ It looks and proposes, it changes nothing. Invariant: in deterministic mode at m
 of an evaluation or a training cohort, and what is proposed doesn't depend on the order in which episodes came.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from astraflow.algos import admission, ledger
+from astraflow.algos.dataflow_snapshot import Cohort
 from astraflow.algos.dataflow_state import DataflowState
 from astraflow.algos.deadlines import Deadlines
 from astraflow.algos.evals import EvalSet
@@ -80,19 +81,20 @@ def _training(state: DataflowState, now: float) -> list[Decision]:
             _issue(state, key, sources[key.source].group_size, versions, now)
             for key, versions in admission.by_credit(state.mixer, state.flows, state.feeds)
         ]
-    begun = next(iter(state.groups.values())).decision if state.groups else None
-    if begun is not None and (begun.eval_set or state.cohort_tasks >= begun.cohort_size):
-        return []
     proposals = admission.cohort(state.mixer, state.flows, state.feeds)
-    cohort = begun.cohort_id if begun else f"{state.incarnation}/train-{sum(state.mixer.issued.values())}"
-    tasks = begun.cohort_size if begun else _tasks(state, proposals)
-    return [
-        _issue(state, key, sources[key.source].group_size, versions, now, cohort, tasks) for key, versions in proposals
-    ]
-
-
-def _tasks(state: DataflowState, proposals: Iterable[admission.Proposal]) -> int:
-    return sum(state.config.sources[key.source].group_size for key, _ in proposals)
+    cohort = state.cohort
+    if cohort.issued >= cohort.size:  # else a crash came in between, and the rest of it is due
+        if state.groups:
+            return []
+        tasks = sum(sources[key.source].group_size for key, _ in proposals)
+        cohort = Cohort(f"{state.incarnation}/train-{sum(state.mixer.issued.values())}", tasks)
+    decisions, issued = [], cohort.issued
+    for key, versions in proposals:
+        if issued < cohort.size:
+            size = sources[key.source].group_size
+            decisions.append(_issue(state, key, size, versions, now, cohort.id, cohort.size))
+            issued += size
+    return decisions
 
 
 def _issue(
