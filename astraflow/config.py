@@ -124,6 +124,7 @@ class DataflowSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     task_deadline_s: Annotated[float, _doc("time allowed for an episode before it is issued again", gt=0)] = 600.0
     max_attempts: Annotated[int, _doc("attempts at a task before its member is given up", ge=1)] = 3
     min_group_size: Annotated[int, _doc("members with a valid reward that a group needs; 0 = all", ge=0)] = 2
+    max_failed_groups: Annotated[int, _doc("groups in a row without a valid reward before the run stops", ge=1)] = 100
     order: Annotated[Literal["fifo", "edf"], _doc("edf: groups that go stale first are trained first")] = "edf"
     snapshot_every_s: Annotated[float, _doc("seconds between snapshots", gt=0)] = 5.0
 

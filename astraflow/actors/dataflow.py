@@ -16,7 +16,9 @@ import msgspec
 from astraflow.actors.context import ActorContext
 from astraflow.actors.dataflow_restore import Restored, restore
 from astraflow.actors.dataflow_store import StoredState
+from astraflow.actors.failure_streak import FailureStreak
 from astraflow.actors.metrics import DATAFLOW, EVAL
+from astraflow.actors.recorded import recorded_floor
 from astraflow.algos.dataflow_core import DataflowCore
 from astraflow.bus import LogEntry
 from astraflow.messages import (
@@ -32,11 +34,13 @@ from astraflow.messages import (
 )
 
 INBOX_SIZE = 1024  # inputs that wait for the driver; readers block beyond it
+QUEUES_EVERY_S = 5.0
 IDLE_S = 0.5  # the driver looks at deadlines at least this often
 
 _log = logging.getLogger(__name__)
 
-Input: TypeAlias = LogEntry | Progress
+Depths: TypeAlias = dict[str, int]  # messages that wait, per queue
+Input: TypeAlias = LogEntry | Progress | Depths
 
 
 class _Stop(Exception):
@@ -60,6 +64,7 @@ class Dataflow:
         self._inbox: asyncio.Queue[Input] = asyncio.Queue(INBOX_SIZE)
         self._saved_at = time.monotonic()
         self._dirty = False
+        self._failures = FailureStreak(ctx.config.dataflow.max_failed_groups)
 
     async def read_episodes(self) -> None:
         """Hand every new episode to the driver."""
@@ -72,6 +77,11 @@ class Dataflow:
         async for update in self._bus.kv_watch("progress."):
             if isinstance(update.message, Progress) and update.message.policy in self._samples:
                 await self._inbox.put(update.message)
+
+    async def watch_queues(self) -> None:
+        """Hand the queues' depths to the driver: a task that nobody has taken yet is not overdue."""
+        while not await self._ctx.stopped_within(QUEUES_EVERY_S):
+            await self._inbox.put(await self._bus.stream_depths())
 
     async def drive(self) -> None:
         """Take inputs, act on what follows from them, until the run is over or the actor is stopped."""
@@ -101,9 +111,18 @@ class Dataflow:
         if isinstance(item, Progress):
             self._durable_samples[item.policy] = item.durable_sequence
             self._core.on_progress(item)
+        elif isinstance(item, dict):
+            self._take_depths(item)
         elif isinstance(item.message, Episode):
-            self._core.on_episode(item.message, item.sequence)
+            verdict = self._core.on_episode(item.message, item.sequence)
             self._episodes = item.cursor
+            self._failures.take(item.message, verdict)
+
+    def _take_depths(self, depths: Depths) -> None:
+        now = time.time()
+        for env in self._envs:
+            self._core.on_queue(env, depths.get(f"task.{env}", 0), now)
+            self._core.on_queue(env, depths.get(f"task.{env}.eval", 0), now, evaluation=True)
 
     async def _act(self) -> None:
         for decision in self._core.plan(time.time()):
@@ -171,9 +190,10 @@ class Dataflow:
         for policy in self._samples:
             ledger = Ledger(policy=policy, counts=self._core.ledger(policy))
             await self._bus.kv_put(f"ledger.{policy}", ledger)
+        recorded = await recorded_floor(self._bus)
         await self._store.purge(
             state,
-            floor=self._core.floor(),
+            floor=self._core.floor() if recorded is None else min(self._core.floor(), recorded),
             durable_samples=self._durable_samples,
             keep_episodes=self._ctx.config.record.keep_episodes,
         )
@@ -196,6 +216,7 @@ async def run(ctx: ActorContext) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(dataflow.read_episodes())
             group.create_task(dataflow.watch_progress())
+            group.create_task(dataflow.watch_queues())
             await dataflow.drive()
             raise _Stop
     except* _Stop:

@@ -58,13 +58,12 @@ class Role:
 
 
 def roles_of(config: RunConfig) -> list[Role]:
-    """Every role of a run that lives on one machine."""
-    trained = [name for name, policy in config.policies.items() if policy.trainer]
+    """Every role of a run that lives on one machine. A frozen policy's trainer publishes it once and ends."""
     return [
         Role(role="dataflow"),
         Role(role="recorder"),
         *(Role(role="policy", policy=name, count=p.engine.replicas) for name, p in config.policies.items()),
-        *(Role(role="trainer", policy=name) for name in trained),
+        *(Role(role="trainer", policy=name) for name in config.policies),
         Role(role="rollout", count=config.node.rollouts),
     ]
 

@@ -113,6 +113,9 @@ class Replica:
             async for chunk in self._generate(request, call):
                 await stream.add(chunk)
         except EngineError as exc:
+            if self._engine.load().error:  # not this request's fault: it goes on elsewhere, this process ends
+                await stream.goodbye()
+                raise
             await stream.refused(str(exc))
         except asyncio.CancelledError:
             await stream.goodbye()

@@ -7,9 +7,10 @@ from astraflow.config import RunConfig
 
 
 def players_of(config: RunConfig, env: str) -> tuple[str, ...]:
-    """The environment's own `policy` argument if it names one of the run's policies, else all of them."""
-    only = config.envs[env].args.get("policy")
-    return (only,) if isinstance(only, str) and only in config.policies else tuple(sorted(config.policies))
+    """Those that the environment's own `policy` or `policies` argument names, else all of the run's."""
+    args = config.envs[env].args
+    named = {args.get("policy"), *args.get("policies", ())} & set(config.policies)
+    return tuple(sorted(named or config.policies))
 
 
 def feeds_of(config: RunConfig, env: str) -> tuple[str, ...]:

@@ -56,7 +56,7 @@ def read_model(folder: Path) -> tuple[dict[str, bytes], dict[str, HostTensor]]:
     tensors: dict[str, HostTensor] = {}
     for path in paths:
         try:
-            entries = deserialize(path.read_bytes())
+            entries = deserialize(path.read_bytes())  # type: ignore[no-untyped-call]
         except SafetensorError as exc:
             raise WeightsError(f"{path} is no safetensors file: {exc}") from exc
         for name, entry in entries:
