@@ -23,7 +23,7 @@ from astraflow.engines.kv_cache import KvCache, Pool, Row
 from astraflow.engines.rope import inverse_frequencies, rotate, tables
 from astraflow.engines.sequences import Running, Segment
 
-COPY_FACTOR = 2  # the batched product copies a slice of the pool first, so up to twice as many positions cost less
+WHOLE_SHARE = 0.75  # of a pool's positions: from here on attending to all of them is cheaper than copying a slice
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class SlotDecoder:
             rows_B = torch.tensor([row.index for row in rows[start:end]])
             positions_B = positions_N[start:end]
             span, length = int(rows_B.max()) + 1, int(positions_B.max()) + 1
-            if length * COPY_FACTOR > pool.capacity:
+            if length >= WHOLE_SHARE * pool.capacity:
                 length = pool.capacity
             bias = None
             if end - start < span or int(positions_B.min()) + 1 < length:
@@ -221,7 +221,9 @@ def _decode(index: int, step: _PoolStep, queries_B: Tensor, keys_B: Tensor, valu
     every = queries_B.new_zeros(step.span, heads, size)
     every[step.rows_B] = queries_B
     grouped = every.view(step.span, kv_heads, heads // kv_heads, size)
-    scores = torch.matmul(grouped, keys[: step.span, :, : step.length].transpose(-1, -2)).float().mul_(size**-0.5)
+    # A slice is made contiguous here: torch's bf16 product does so itself, but ten times slower for a transposed one.
+    seen = keys[: step.span, :, : step.length].contiguous()
+    scores = torch.matmul(grouped, seen.transpose(-1, -2)).float().mul_(size**-0.5)
     if step.bias is not None:
         scores += step.bias
     weights = torch.softmax(scores, -1).to(queries_B.dtype)

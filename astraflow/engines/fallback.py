@@ -6,6 +6,7 @@ KV memory isn't budgeted here: it grows with what runs, at most slots × context
 """
 
 import copy
+import inspect
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -29,6 +30,8 @@ class TransformersModel:
             self._model = AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
         except (ValueError, KeyError) as exc:
             raise EngineError(f"transformers can't build a {facts.model_type!r} model: {exc}") from exc
+        parameters = inspect.signature(self._model.forward).parameters
+        self._cache_argument = "cache" if "cache" in parameters else "past_key_values"  # renamed in transformers 5.24
         self._context_length = facts.context_length
         state: dict[str, Tensor] = self._model.state_dict()
         self._slots = WeightSlots(state, optional=_repeated(state) | _buffers(self._model))
@@ -59,9 +62,9 @@ class TransformersModel:
             out = self._model(
                 input_ids=tokens,
                 position_ids=positions,
-                past_key_values=self._caches[sequence],
                 use_cache=True,
                 logits_to_keep=1,
+                **{self._cache_argument: self._caches[sequence]},
             )
             sequence.computed += item.count
             if sequence.computed == sequence.known:

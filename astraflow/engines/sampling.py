@@ -78,7 +78,7 @@ def _block_sums(weights_BV: Tensor) -> Tensor:
     """float64[B, N]: sums over blocks of BLOCK tokens; the last block may be shorter."""
     size = weights_BV.shape[1]
     whole = size // BLOCK * BLOCK
-    sums_BN = weights_BV[:, :whole].reshape(-1, whole // BLOCK, BLOCK).sum(-1)
+    sums_BN = weights_BV[:, :whole].reshape(weights_BV.shape[0], whole // BLOCK, BLOCK).sum(-1)
     if whole < size:
         sums_BN = torch.cat([sums_BN, weights_BV[:, whole:].sum(-1, keepdim=True)], 1)
     return sums_BN.double()

@@ -1,0 +1,271 @@
+"""What every engine must do, as functions of a case; `test_contract.py` runs them all on all engines."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from astraflow.algos.tensors import HostTensor
+from astraflow.engines.base import EngineRequest, PolicyEngine, TokenChunk, TokenStream
+from astraflow.errors import EngineError, WeightsError
+from astraflow.messages import Sampling, VersionSpan
+from tests.engines.engine_models import prompt
+
+
+@dataclass(frozen=True)
+class EngineCase:
+    """One engine under test."""
+
+    build: Callable[[int], PolicyEngine]  # of the number of slots; not started
+    tensors: Mapping[str, HostTensor]  # other weights, for swaps
+    vocab_size: int
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A stream, read to its end."""
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    versions: tuple[VersionSpan, ...]
+    finish_reason: str
+
+
+def request(id: str, *, count: int = 24, length: int = 12, seed: int = 5, **sampling: object) -> EngineRequest:
+    """A request that runs to its length limit unless told otherwise."""
+    settings = Sampling(**{"max_new_tokens": count, "ignore_eos": True} | sampling)  # type: ignore[arg-type]
+    return EngineRequest(id=id, prompt_tokens=prompt(length, seed), sampling=settings, seed=seed)
+
+
+def merge(spans: Sequence[VersionSpan]) -> tuple[VersionSpan, ...]:
+    """Adjacent spans of one version as one."""
+    merged: list[VersionSpan] = []
+    for span in spans:
+        if merged and merged[-1].version == span.version and merged[-1].end == span.start:
+            span = VersionSpan(version=span.version, start=merged.pop().start, end=span.end)
+        merged.append(span)
+    return tuple(merged)
+
+
+async def read(stream: TokenStream, position: int = 0) -> Completion:
+    """Read to the end, checking what holds for every stream: no gaps, spans over all tokens, one last chunk."""
+    chunks: list[TokenChunk] = []
+    async for chunk in stream:
+        assert not chunks or not chunks[-1].finish_reason, "a chunk came after the last one"
+        assert len(chunk.tokens) == len(chunk.logprobs)
+        assert len(chunk.tokens) or chunk.finish_reason
+        assert chunk.tokens.dtype == np.int32
+        for span in chunk.versions:
+            assert span.start == position
+            position = span.end
+        assert sum(span.end - span.start for span in chunk.versions) == len(chunk.tokens)
+        chunks.append(chunk)
+    assert chunks[-1].finish_reason
+    return Completion(
+        tuple(int(token) for chunk in chunks for token in chunk.tokens),
+        tuple(float(logprob) for chunk in chunks for logprob in chunk.logprobs),
+        merge([span for chunk in chunks for span in chunk.versions]),
+        chunks[-1].finish_reason,
+    )
+
+
+async def read_all(engine: PolicyEngine, requests: Sequence[EngineRequest]) -> list[Completion]:
+    """All at once."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(read(engine.generate(item), item.position)) for item in requests]
+    return [task.result() for task in tasks]
+
+
+async def streams_run_to_their_length_with_valid_logprobs(case: EngineCase, engine: PolicyEngine) -> None:
+    for item in await read_all(engine, [request(str(i), count=1 + 7 * i, seed=i) for i in range(6)]):
+        assert item.finish_reason == "length"
+        assert all(logprob <= 0 for logprob in item.logprobs)
+        assert all(0 <= token < case.vocab_size for token in item.tokens)
+    counts = [len(item.tokens) for item in await read_all(engine, [request(str(i), count=1 + 7 * i) for i in range(6)])]
+    assert counts == [1, 8, 15, 22, 29, 36]
+
+
+async def stop_tokens_end_a_completion_and_are_part_of_it(case: EngineCase, engine: PolicyEngine) -> None:
+    free = await read(engine.generate(request("free")))
+    stop = free.tokens[5]
+    first = free.tokens.index(stop)
+    stopped = await read(engine.generate(request("stopped", stop_token_ids=(stop,))))
+    assert stopped.finish_reason == "stop"
+    assert stopped.tokens == free.tokens[: first + 1]
+
+
+async def the_models_end_token_ends_a_completion(case: EngineCase, engine: PolicyEngine) -> None:
+    found = await read_all(engine, [request(str(i), count=150, seed=i, ignore_eos=False) for i in range(12)])
+    ended = [item for item in found if item.finish_reason == "stop"]
+    assert ended
+    for item in ended:
+        assert item.tokens[-1] in engine.eos_token_ids
+        assert not set(item.tokens[:-1]) & set(engine.eos_token_ids)
+
+
+async def a_seed_gives_the_same_tokens_alone_and_in_company(case: EngineCase, engine: PolicyEngine) -> None:
+    requests = [request(f"r{i}", seed=100 + i, length=5 + i) for i in range(10)]
+    alone = [await read(engine.generate(item)) for item in requests]
+    together = await read_all(engine, requests)
+    assert [item.tokens for item in alone] == [item.tokens for item in together]
+    assert len({item.tokens for item in alone}) == len(alone)
+
+
+async def a_continuation_equals_the_undisturbed_completion(case: EngineCase, engine: PolicyEngine) -> None:
+    for temperature in (1.0, 0.0):
+        whole = request("whole", temperature=temperature)
+        undisturbed = await read(engine.generate(whole))
+        for cut in (1, 9, 23):
+            rest = replace(
+                whole,
+                id=f"rest-{cut}",
+                prompt_tokens=np.concatenate([whole.prompt_tokens, np.array(undisturbed.tokens[:cut], dtype=np.int32)]),
+                sampling=Sampling(max_new_tokens=24 - cut, ignore_eos=True, temperature=temperature),
+                position=cut,
+            )
+            continued = await read(engine.generate(rest), position=cut)
+            assert continued.tokens == undisturbed.tokens[cut:]
+            assert continued.versions == (VersionSpan(version=0, start=cut, end=24),)
+            np.testing.assert_allclose(continued.logprobs, undisturbed.logprobs[cut:], atol=1e-4)
+
+
+async def cancel_ends_a_stream_with_abort_and_frees_its_slot(case: EngineCase, engine: PolicyEngine) -> None:
+    stream = engine.generate(request("long", count=200))
+    other = engine.generate(request("other"))
+    await anext(stream)
+    await engine.cancel("long")
+    await engine.cancel("unknown")
+    chunks = [chunk async for chunk in stream]
+    assert chunks[-1].finish_reason == "abort"
+    assert (await read(other)).finish_reason == "length"
+    assert engine.load().running == 0
+    assert (await read(engine.generate(request("long")))).finish_reason == "length"
+
+
+async def a_waiting_request_can_be_cancelled(case: EngineCase, engine: PolicyEngine) -> None:
+    small = case.build(1)
+    await small.start()
+    try:
+        running, waiting = small.generate(request("running", count=150)), small.generate(request("waiting"))
+        assert (small.load().running, small.load().queued, small.load().free) in ((1, 1, 0), (0, 2, 0))
+        await small.cancel("waiting")
+        assert (await read(waiting)).finish_reason == "abort"
+        assert len((await read(running)).tokens) == 150
+    finally:
+        await small.stop()
+
+
+async def closing_a_stream_cancels_its_request(case: EngineCase, engine: PolicyEngine) -> None:
+    stream = engine.generate(request("closed", count=200))
+    await anext(stream)
+    await stream.aclose()
+    await stream.aclose()
+    with pytest.raises(StopAsyncIteration):
+        await anext(stream)
+    await read(engine.generate(request("after")))
+    assert engine.load().running == 0
+
+
+async def more_requests_than_slots_are_all_served(case: EngineCase, engine: PolicyEngine) -> None:
+    small = case.build(3)
+    await small.start()
+    try:
+        requests = [request(str(i), seed=i, count=10) for i in range(11)]
+        few = await read_all(small, requests)
+    finally:
+        await small.stop()
+    assert [item.tokens for item in few] == [item.tokens for item in await read_all(engine, requests)]
+
+
+async def a_swap_takes_effect_between_two_tokens_of_running_requests(case: EngineCase, engine: PolicyEngine) -> None:
+    stream = engine.generate(request("swapped", count=200))
+    first = await anext(stream)
+    pause_s = await engine.swap(7, case.tensors)
+    assert 0 <= pause_s < 5
+    assert engine.load().version == 7
+    rest = await read(stream, position=len(first.tokens))
+    old, new = merge([*first.versions, *rest.versions])
+    assert (old.version, old.start, new.version, new.end) == (0, 0, 7, 200)
+    assert old.end == new.start >= len(first.tokens)
+    after = await read(engine.generate(request("after")))
+    assert after.versions == (VersionSpan(version=7, start=0, end=24),)
+
+
+async def a_swap_that_does_not_fit_changes_nothing(case: EngineCase, engine: PolicyEngine) -> None:
+    before = await read(engine.generate(request("before")))
+    name, good = next(iter(case.tensors.items()))
+    item = good.data.nbytes // int(np.prod(good.shape))
+    grown = (good.shape[0] + 1, *good.shape[1:])
+    longer = HostTensor(good.dtype, grown, memoryview(bytes(item * int(np.prod(grown)))))
+    integers = HostTensor("I32" if item == 4 else "I16", good.shape, good.data)
+    for bad in ({"no.such.weight": good}, {name: longer}, {name: integers}):
+        with pytest.raises(WeightsError, match=next(iter(bad)).replace(".", r"\.")):
+            await engine.swap(9, {**case.tensors, **bad})
+    assert engine.load().version == 0
+    after = await read(engine.generate(request("after")))
+    assert (after.tokens, after.versions) == (before.tokens, before.versions)
+
+
+async def bad_requests_are_refused_at_once(case: EngineCase, engine: PolicyEngine) -> None:
+    good = request("good")
+    bad = {
+        "context": replace(good, sampling=Sampling(max_new_tokens=engine.context_length)),
+        "at least one": replace(good, prompt_tokens=np.empty(0, dtype=np.int32)),
+        str(case.vocab_size): replace(good, prompt_tokens=np.array([1, case.vocab_size], dtype=np.int32)),
+        "-1": replace(good, prompt_tokens=np.array([-1], dtype=np.int32)),
+        "new tokens": replace(good, sampling=Sampling(max_new_tokens=0)),
+        "temperature": replace(good, sampling=Sampling(max_new_tokens=9, temperature=float("nan"))),
+        "top_p": replace(good, sampling=Sampling(max_new_tokens=9, top_p=0.0)),
+        "top_k": replace(good, sampling=Sampling(max_new_tokens=9, top_k=-1)),
+        "position": replace(good, position=12),
+    }
+    for words, item in bad.items():
+        with pytest.raises(EngineError, match=words):
+            engine.generate(item)
+    with pytest.raises(EngineError, match="top_k"):
+        engine.generate_together([good, replace(bad["top_k"], id="bad")])
+    stream = engine.generate(good)
+    with pytest.raises(EngineError, match="already running"):
+        engine.generate(good)
+    assert (await read(stream)).finish_reason == "length"
+
+
+async def stop_aborts_what_runs_and_can_be_repeated(case: EngineCase, engine: PolicyEngine) -> None:
+    stream = engine.generate(request("running", count=200))
+    await anext(stream)
+    await engine.stop()
+    await engine.stop()
+    assert [chunk async for chunk in stream][-1].finish_reason == "abort"
+    with pytest.raises(EngineError):
+        engine.generate(request("late"))
+
+
+async def load_counts_requests_and_tokens(case: EngineCase, engine: PolicyEngine) -> None:
+    assert (engine.load().running, engine.load().queued, engine.load().tokens_per_s) == (0, 0, 0)
+    stream = engine.generate(request("one", count=200))
+    await anext(stream)
+    load = engine.load()
+    assert (load.running, load.free, load.version, load.error) == (1, load.slots - 1, 0, "")
+    assert load.tokens_per_s > 0
+    await stream.aclose()
+
+
+Check = Callable[[EngineCase, PolicyEngine], Awaitable[None]]
+CONTRACT: tuple[Check, ...] = (
+    streams_run_to_their_length_with_valid_logprobs,
+    stop_tokens_end_a_completion_and_are_part_of_it,
+    the_models_end_token_ends_a_completion,
+    a_seed_gives_the_same_tokens_alone_and_in_company,
+    a_continuation_equals_the_undisturbed_completion,
+    cancel_ends_a_stream_with_abort_and_frees_its_slot,
+    a_waiting_request_can_be_cancelled,
+    closing_a_stream_cancels_its_request,
+    more_requests_than_slots_are_all_served,
+    a_swap_takes_effect_between_two_tokens_of_running_requests,
+    a_swap_that_does_not_fit_changes_nothing,
+    bad_requests_are_refused_at_once,
+    stop_aborts_what_runs_and_can_be_repeated,
+    load_counts_requests_and_tokens,
+)
