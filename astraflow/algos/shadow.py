@@ -70,11 +70,9 @@ def apply_chain(updates: Sequence[SparseUpdate], shadow: Shadow) -> None:
 
     Raises: WeightsError as `apply`, or if an update does not start where the one before it ends.
     """
-    check_chain(updates)
-    _check_base(updates[0], shadow)
+    _check_fits(updates, shadow)
     digests = dict(shadow.digests)
     for update in updates:
-        _check_model(update, shadow)
         digests.update((name, tensor.digest) for name, tensor in update.tensors.items())
     last = updates[-1]
     if model_digest(shadow.tensors, digests) != last.digest:
@@ -100,18 +98,21 @@ def apply_chain(updates: Sequence[SparseUpdate], shadow: Shadow) -> None:
     shadow.version, shadow.digests, shadow.digest = last.version, digests, last.digest
 
 
-def _check_base(update: SparseUpdate, shadow: Shadow) -> None:
-    if update.base_version != shadow.version:
-        again = ", which it has," if update.version == shadow.version else ""
+def _check_fits(updates: Sequence[SparseUpdate], shadow: Shadow) -> None:
+    check_chain(updates)
+    first = updates[0]
+    if first.base_version != shadow.version:
+        again = ", which it has," if first.version == shadow.version else ""
         raise WeightsError(
-            f"an update from version {update.base_version} to {update.version}{again} does not apply to version "
+            f"an update from version {first.base_version} to {first.version}{again} does not apply to version "
             f"{shadow.version}"
         )
-    _check_model(update, shadow)
-    if update.base_digest != shadow.digest:
+    for update in updates:
+        _check_model(update, shadow)
+    if first.base_digest != shadow.digest:
         raise WeightsError(
-            f"an update to version {update.version} was made against other bytes of version {shadow.version}: digest "
-            f"{update.base_digest[:12]}, this shadow has {shadow.digest[:12]}"
+            f"an update to version {first.version} was made against other bytes of version {shadow.version}: digest "
+            f"{first.base_digest[:12]}, this shadow has {shadow.digest[:12]}"
         )
 
 

@@ -135,4 +135,7 @@ def test_one_wrong_link_undoes_the_whole_chain(versions: list[Model]) -> None:
         apply_chain([chain[0], chain[2]], shadow)
     with pytest.raises(WeightsError, match="chain of no updates"):
         apply_chain([], shadow)
-    apply_chain(chain, shadow)
+    foreign = replace(chain[2], tensors={**chain[2].tensors, "lm_head.weight": middle})
+    with pytest.raises(WeightsError, match=r"version 3 changes tensor 'lm_head\.weight', which the model doesn't have"):
+        apply_chain([*chain[:2], foreign], shadow)
+    assert (shadow.version, bytes_of(shadow.tensors)) == (0, bytes_of(versions[0]))
