@@ -54,8 +54,8 @@ class Bus:
         self._parts = Parts(link, self._publisher, max_message_bytes=size)
         self._claims = Claims(link, topology, self._publisher, self._parts)
         self._dead_letters = DeadLetters(topology, self._publisher, self.counters)
-        self._logs = Logs(link, topology, self._claims, self._dead_letters, self.counters)
-        self._kv = Kv(link, topology, self._publisher, self._dead_letters, self.counters, producer=producer)
+        self._logs = Logs(link, topology, self._claims, self._dead_letters)
+        self._kv = Kv(link, topology, self._publisher, self._dead_letters, producer=producer)
 
     @classmethod
     @asynccontextmanager
@@ -216,7 +216,7 @@ class Bus:
 
     async def event(self, level: str, name: str, text: str, **fields: Any) -> None:
         """Log it and tell everybody. Never raises BusError; what can't be sent in time is counted."""
-        log.log(_LEVELS.get(level, logging.INFO), "%s: %s", name, text, extra={"event_fields": fields})
+        log.log(_LEVELS.get(level, logging.INFO), name, extra={"text": text, "fields": fields})
         event = Event(level=level, name=name, text=text, actor=self.producer, at=time.time(), fields=fields)
         try:
             await self.publish(

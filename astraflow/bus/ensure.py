@@ -7,6 +7,7 @@ what differs raises BusError that names the setting, both values and the next st
 from typing import Any
 
 from astraflow.bus.background import in_parallel
+from astraflow.bus.publish import NO_STORAGE
 from astraflow.bus.session import ApiError, Session
 from astraflow.bus.topology import DUPLICATE_WINDOW_S, Consumer, Limits, Row, Topology
 from astraflow.errors import BusError
@@ -58,6 +59,11 @@ async def _ensure_stream(session: Session, row: Row, limits: Limits) -> None:
     try:
         await session.api(f"STREAM.CREATE.{row.stream}", wanted)
     except ApiError as exc:
+        if exc.err_code in NO_STORAGE:
+            raise BusError(
+                f"nats-server has no room for stream {row.stream} (max_bytes={row.max_bytes}): raise its "
+                f"max_file_store, or lower the bounds in [bus]"
+            ) from exc
         if exc.err_code != STREAM_EXISTS:
             raise
         found = (await session.api(f"STREAM.INFO.{row.stream}"))["config"]

@@ -8,7 +8,6 @@ lease that is taken over its marker; a watcher misses no change, whatever happen
 import asyncio
 import logging
 import uuid
-from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -59,13 +58,12 @@ class Kv:
 
     def __init__(
         self, link: Link, topology: Topology, publisher: Publisher, dead_letters: DeadLetters,
-        counters: Counter[str], *, producer: str,
+        *, producer: str,
     ) -> None:  # fmt: skip
         self._link = link
         self._topology = topology
         self._publisher = publisher
         self._dead_letters = dead_letters
-        self._counters = counters
         self._producer = producer
 
     async def get(self, key: str) -> KvEntry | None:

@@ -180,7 +180,8 @@ class Link:
                     await self._bury(session)
                     raise
             except BusError as exc:
-                log.debug("bus.unreachable", extra={"url": self.options.url, "why": str(exc)})
+                level = logging.WARNING if isinstance(exc, DeniedError) else logging.DEBUG
+                log.log(level, "bus.unreachable", extra={"url": self.options.url, "why": str(exc)})
                 await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))
                 wait_s = min(2 * wait_s, RETRY_MOST_S)
             else:

@@ -5,7 +5,6 @@ that state and position can't disagree. Invariant: a cursor that the log doesn't
 skip.
 """
 
-from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -47,14 +46,11 @@ class LogEntry:
 class Logs:
     """Reads and purges the logs of a run."""
 
-    def __init__(
-        self, link: Link, topology: Topology, claims: Claims, dead_letters: DeadLetters, counters: Counter[str]
-    ) -> None:
+    def __init__(self, link: Link, topology: Topology, claims: Claims, dead_letters: DeadLetters) -> None:
         self._link = link
         self._topology = topology
         self._claims = claims
         self._dead_letters = dead_letters
-        self._counters = counters
 
     async def state(self, stream: str) -> LogState:
         """Raises BusError if there is no such stream."""

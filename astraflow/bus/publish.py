@@ -26,10 +26,12 @@ EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 TTL = "Nats-TTL"
 NO_MESSAGE = 10037
 STORE_FAILED = 10077  # a bound is reached, or the disk is full
+NO_STORAGE = frozenset({10023, 10047})  # the server's own limit is reached
 WRONG_SEQUENCE = frozenset({10071, 10164})
 DUPLICATE_IN_BATCH = 10201
 BATCH_RETRY = frozenset({10176, 10210})  # incomplete (timed out), too many under way
 RETRY_FIRST_S, RETRY_MOST_S = 0.02, 0.5
+WARN_FIRST_S = 10.0  # a publish that waits this long says so, then after twice as long
 WINDOW_BYTES = 8 << 20  # publishes under way
 
 
@@ -147,6 +149,8 @@ class Publisher:
     async def persist(self, size_bytes: int, attempt: Attempt, *, what: str, deadline_s: float | None) -> PublishAck:
         """Run `attempt(session)` until it returns, fails for good, or the deadline passes."""
         wait_s, reason = RETRY_FIRST_S, "no connection"
+        loop = asyncio.get_running_loop()
+        start_s, warn_after_s = loop.time(), WARN_FIRST_S
         try:
             async with asyncio.timeout(deadline_s):
                 while True:
@@ -160,7 +164,9 @@ class Publisher:
                     except (NoAnswerError, _FullError) as exc:
                         reason = str(exc)
                     self._counters[f"publish.waits.{reason.partition(':')[0]}"] += 1
-                    log.debug("bus.publish_waits", extra={"what": what, "why": reason})
+                    if loop.time() - start_s > warn_after_s:
+                        warn_after_s *= 2
+                        log.warning("bus.publish_waits", extra={"what": what, "why": reason})
                     await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))
                     wait_s = min(2 * wait_s, RETRY_MOST_S)
         except TimeoutError as exc:
@@ -181,6 +187,10 @@ class Publisher:
             raise ConflictError(error.err_code, error.description)
         if error.err_code == STORE_FAILED and "maximum" in error.description:
             raise _FullError(f"stream {answer.stream} is full: {error.description}")
+        if error.err_code in NO_STORAGE:
+            raise _FullError(
+                f"nats-server has no room left: {error.description}; free disk space or raise its max_file_store"
+            )
         if error.err_code in BATCH_RETRY or error.code == 429:
             raise NoAnswerError(f"batch isn't stored: {error.description}")
         if error.err_code == STORE_FAILED or error.code < 500:

@@ -202,3 +202,36 @@ async def test_events_reach_the_log_and_never_raise(bus: Bus, topology: Topology
     await kill(nats_server)
     await bus.event("info", "lost", "nobody hears it")
     assert bus.counters["events.dropped"] == 1
+
+
+async def test_a_server_without_room_is_named(tmp_path: Path) -> None:
+    server = EmbeddedServer(tmp_path / "small", max_store_bytes=2_000_000)
+    await server.start()
+    bounded, unbounded = make_topology("bounded"), make_topology(
+        "unbounded", max_episodes_bytes=0, max_metrics_bytes=0, max_events_bytes=0, max_dead_letters_bytes=0
+    )  # fmt: skip
+    async with Bus.connect(server.options, bounded, producer="test") as bus:
+        with pytest.raises(BusError, match=r"no room for stream AF_bounded_local_\w+ \(max_bytes=\d+\)"):
+            await bus.ensure()
+    async with Bus.connect(server.options, unbounded, producer="test") as bus:
+        await bus.ensure()
+        with pytest.raises(BusError, match="no room left"):
+            for number in range(20):
+                episode = make_episode(prompt="x" * 300_000)
+                await bus.publish(unbounded.episode("math"), episode, msg_id=str(number), deadline_s=0.3)
+    await server.stop()
+
+
+async def test_a_full_log_pushes_back_for_split_messages_too(nats_server: EmbeddedServer) -> None:
+    topology = make_topology(max_episodes_bytes=2_000_000)
+    async with Bus.connect(nats_server.options, topology, producer="test") as bus:
+        await bus.ensure()
+        big = make_episode(prompt="x" * 1_200_000)
+        first = await bus.publish(topology.episode("math"), big, msg_id="a")
+        with pytest.raises(BusError, match="full: maximum bytes"):
+            await bus.publish(topology.episode("math"), big, msg_id="b", deadline_s=0.3)
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(bus.publish(topology.episode("math"), big, msg_id="b", deadline_s=None))
+            await eventually(lambda: any("full" in reason for reason in bus.counters))
+            await bus.purge(topology.episodes, below_sequence=first.sequence + 1)
+        assert not waiting.result().duplicate
