@@ -9,7 +9,7 @@ import numpy as np
 
 from astraflow.algos.advantages import AdvantageFunction
 from astraflow.algos.buffer import BufferedGroup
-from astraflow.algos.samples import judge, sample_of, trajectories_of
+from astraflow.algos.samples import sample_of, trajectories_of
 from astraflow.algos.shelf import Shelf
 from astraflow.algos.staleness import VersionMap, staleness
 from astraflow.messages import Sample, SampleBatch
@@ -18,10 +18,10 @@ from astraflow.messages import Sample, SampleBatch
 def samples_of(group: BufferedGroup, policy: str, shelf: Shelf, advantages: AdvantageFunction) -> list[Sample]:
     """The group's samples in order of member; all trajectories of one episode share its advantage."""
     episodes = [shelf[sequence] for sequence in group.sequences]
-    rewards_G = np.array([judge(episode, policy).reward for episode in episodes], dtype=np.float64)
+    advantages_G = advantages(np.array(group.rewards, dtype=np.float64))
     return [
         sample_of(episode, at, advantage=float(advantage))
-        for episode, advantage in zip(episodes, advantages(rewards_G), strict=True)
+        for episode, advantage in zip(episodes, advantages_G, strict=True)
         for at, _ in trajectories_of(episode, policy)
     ]
 

@@ -20,6 +20,7 @@ class BufferedGroup(msgspec.Struct, frozen=True):
     ordinal: int  # issue order
     members: tuple[int, ...]  # the valid ones
     sequences: tuple[int, ...]  # of their episodes in EPISODES, same order
+    rewards: tuple[float, ...]  # the policy's, same order
     oldest_version: int  # that sampled any of the policy's tokens
 
 

@@ -50,6 +50,7 @@ class DataflowState:
             for name, section in config.eval.items()
         }  # fmt: skip
         self.groups = {group.id: group for group in snapshot.groups}
+        self.retrying = {group.id: group for group in snapshot.groups if group.retrying}
         self._closed = {(source, epoch): RangeSet(ranges) for source, epoch, ranges in snapshot.closed}
         self._ordinal = snapshot.ordinal
         for flow in self.flows.values():
@@ -95,9 +96,17 @@ class DataflowState:
         for policy in feeds:
             self.flows[policy].opened(group)
 
+    def note_retry(self, group: OpenGroup) -> None:
+        """The group's members that wait for another attempt may have changed."""
+        if group.retrying:
+            self.retrying[group.id] = group
+        else:
+            self.retrying.pop(group.id, None)
+
     def close_group(self, group: OpenGroup) -> dict[str, str]:
         """Take a complete group out and settle it with every policy that it feeds; their verdicts."""
         del self.groups[group.id]
+        self.retrying.pop(group.id, None)
         key = group.key
         self._closed.setdefault((key.source, key.epoch), RangeSet()).add(key.index)
         fates = {policy: self.flows[policy].settle(group) for policy in group.feeds}

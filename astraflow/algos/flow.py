@@ -168,7 +168,8 @@ class Flow:
             return reason
         oldest = min(each.oldest_version for each in valid.values())
         self._shelf.hold(sequences)
-        self._buffer.add(BufferedGroup(group.id, group.key, group.ordinal, tuple(valid), sequences, oldest))
+        kept = BufferedGroup(group.id, group.key, group.ordinal, tuple(valid), sequences, tuple(rewards), oldest)
+        self._buffer.add(kept)
         return ledger.BUFFERED
 
     def _reason_against(self, size: int, rewards: list[float], sequences: tuple[int, ...]) -> str:

@@ -63,6 +63,11 @@ class OpenGroup(msgspec.Struct):
         """No seat is open."""
         return not any(seat.open for seat in self.seats)
 
+    @property
+    def retrying(self) -> bool:
+        """A member waits for its next attempt to be issued."""
+        return any(seat.retry for seat in self.seats)
+
     def sequences(self) -> list[int]:
         """Places of the kept episodes in EPISODES, in order of member."""
         return [seat.sequence for seat in self.seats if seat.sequence]
@@ -77,7 +82,7 @@ class OpenGroup(msgspec.Struct):
         if not seat.open:
             return Taken.LATE
         if episode.reason in TRAINABLE_REASONS:
-            seat.sequence = sequence
+            seat.sequence, seat.retry = sequence, False
             return Taken.TERMINAL
         if episode.attempt < seat.attempt or seat.retry:
             return Taken.LATE
@@ -97,7 +102,7 @@ class OpenGroup(msgspec.Struct):
         """Close the member without a record, or all open ones if member = -1."""
         for seat in self.seats if member < 0 else [self.seats[member]]:
             if seat.open:
-                seat.failure = reason
+                seat.failure, seat.retry = reason, False
 
     def again(self, member: int, *, attempt: int, now: float, reason: str) -> Decision:
         """The decision that issues a member's task another time."""

@@ -11,7 +11,6 @@ from astraflow.algos.dataflow_snapshot import Cohort
 from astraflow.algos.dataflow_state import DataflowState
 from astraflow.algos.deadlines import Deadlines
 from astraflow.algos.evals import EvalSet
-from astraflow.algos.groups import OpenGroup
 from astraflow.algos.ids import GroupKey, group_id
 from astraflow.messages import Decision, DecisionKind
 
@@ -33,27 +32,24 @@ def plan(state: DataflowState, deadlines: Deadlines, now: float) -> list[Decisio
 
 def _open_groups(state: DataflowState, deadlines: Deadlines, now: float) -> list[Decision]:
     """Attempts that failed or are overdue are issued again or given up; so is what nobody can train on."""
-    unused = {group.id for group in state.groups.values() if _unused(state, group)}
-    decisions = [state.groups[each].closing(-1, now=now, reason=ledger.UNUSED) for each in unused]
-    decisions.sort(key=lambda decision: decision.group_id)
-    for group in state.groups.values():
+    over = {policy for policy, flow in state.flows.items() if flow.over}
+    unused = [
+        each for each in state.groups.values() if over and not each.decision.eval_set and over.issuperset(each.feeds)
+    ]
+    decisions = [group.closing(-1, now=now, reason=ledger.UNUSED) for group in unused]
+    if unused:
+        return decisions
+    for group in state.retrying.values():
         for member, seat in enumerate(group.seats):
-            if seat.open and seat.retry and group.id not in unused:
+            if seat.retry:
                 decisions.append(group.again(member, attempt=seat.attempt + 1, now=now, reason="failed"))
     for group, member in deadlines.overdue(state.groups.values(), now):
         attempt = group.seats[member].attempt + 1
-        if group.id in unused:
-            continue
         if attempt < state.config.dataflow.max_attempts:
             decisions.append(group.again(member, attempt=attempt, now=now, reason="deadline"))
         else:
             decisions.append(group.closing(member, now=now, reason=ledger.EXPIRED))
     return decisions
-
-
-def _unused(state: DataflowState, group: OpenGroup) -> bool:
-    """A training group whose policies all need nothing any more."""
-    return not group.decision.eval_set and all(state.flows[policy].over for policy in group.feeds)
 
 
 def _eval_round(state: DataflowState, each: EvalSet, now: float) -> list[Decision]:
