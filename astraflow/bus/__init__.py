@@ -9,8 +9,9 @@ from astraflow.bus.log import Cursor, LogEntry
 from astraflow.bus.publish import PublishAck
 from astraflow.bus.queue import Delivery, WorkQueue
 from astraflow.bus.reader import LogState
+from astraflow.bus.rows import Consumer, Kind, Limits, Row
 from astraflow.bus.server import EmbeddedServer
-from astraflow.bus.topology import Consumer, Kind, Limits, Row, Topology, topology_of
+from astraflow.bus.topology import Topology, topology_of
 
 __all__ = [
     "Bus",

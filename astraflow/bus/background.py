@@ -13,7 +13,7 @@ Item = TypeVar("Item")
 
 
 class Background:
-    """Owns the tasks that `start` makes; `stopping` tasks get `grace_s` to end by themselves."""
+    """Owns the tasks that `start` makes; at the end of the block, however it ends, they get `grace_s` to finish."""
 
     def __init__(self, *, grace_s: float = 0.0) -> None:
         self._group = asyncio.TaskGroup()
@@ -34,7 +34,7 @@ class Background:
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._tasks and self._grace_s and kind is None:
+        if self._tasks and self._grace_s:
             await asyncio.wait(self._tasks, timeout=self._grace_s)
         for task in list(self._tasks):
             task.cancel()

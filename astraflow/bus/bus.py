@@ -20,6 +20,7 @@ from astraflow.bus.claims import Claims
 from astraflow.bus.core import CoreFeed, open_core_feed
 from astraflow.bus.deadletters import DeadLetter, DeadLetters
 from astraflow.bus.ensure import ensure
+from astraflow.bus.faults import LinkLostError
 from astraflow.bus.kv import Kv, KvEntry, KvUpdate
 from astraflow.bus.link import BusOptions, Link
 from astraflow.bus.log import Cursor, LogEntry, Logs
@@ -28,8 +29,8 @@ from astraflow.bus.publish import PublishAck, Publisher, read_stored
 from astraflow.bus.queue import WorkQueue, open_queue
 from astraflow.bus.reader import LogState
 from astraflow.bus.retry import until_answered
-from astraflow.bus.session import LinkLostError, Session
-from astraflow.bus.topology import Topology
+from astraflow.bus.session import Session
+from astraflow.bus.topology import Topology, check_token
 from astraflow.errors import BusError
 from astraflow.messages import Event, Message, Metrics, PartRef, encode
 
@@ -60,7 +61,11 @@ class Bus:
     @classmethod
     @asynccontextmanager
     async def connect(cls, options: BusOptions, topology: Topology, *, producer: str) -> "AsyncIterator[Bus]":
-        """A connected bus. Raises BusError if the server can't be reached or refuses the credentials."""
+        """A connected bus. `producer` names this process: letters, digits, '-' and '_'.
+
+        Raises BusError if the server can't be reached or refuses the credentials.
+        """
+        check_token(producer, "producer")
         link = Link(options, name=producer)
         bus = cls(link, topology, producer=producer)
         link.on_connect = bus._on_connect

@@ -23,8 +23,9 @@ from astraflow.bus.publish import (
     Publisher,
     Stored,
 )
+from astraflow.bus.rows import DAY_S, PART, Row
 from astraflow.bus.session import Session
-from astraflow.bus.topology import DAY_S, PART, Row, Topology
+from astraflow.bus.topology import Topology
 from astraflow.errors import BusError, MessageError, WeightsError
 from astraflow.messages import PartRef
 

@@ -7,9 +7,11 @@ what differs raises BusError that names the setting, both values and the next st
 from typing import Any
 
 from astraflow.bus.background import in_parallel
+from astraflow.bus.faults import ApiError
 from astraflow.bus.publish import NO_STORAGE
-from astraflow.bus.session import ApiError, Session
-from astraflow.bus.topology import DUPLICATE_WINDOW_S, Consumer, Limits, Row, Topology
+from astraflow.bus.rows import DUPLICATE_WINDOW_S, Consumer, Limits, Row
+from astraflow.bus.session import Session
+from astraflow.bus.topology import Topology
 from astraflow.errors import BusError
 
 STREAM_EXISTS = 10058  # with other settings

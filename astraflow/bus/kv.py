@@ -15,11 +15,11 @@ from typing import Any
 
 from astraflow.bus.claims import ttl_header
 from astraflow.bus.deadletters import DeadLetters
+from astraflow.bus.faults import ApiError, LinkLostError, NoAnswerError
 from astraflow.bus.link import Link
 from astraflow.bus.publish import Publisher, Stored, read_stored
 from astraflow.bus.reader import ConsumerLostError, consume
 from astraflow.bus.retry import RETRY_S, until_answered
-from astraflow.bus.session import ApiError, LinkLostError, NoAnswerError
 from astraflow.bus.topology import Topology
 from astraflow.errors import FencedError, MessageError
 from astraflow.messages import Message, decode, encode

@@ -11,7 +11,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from astraflow.bus.session import DeniedError, LinkLostError, NoAnswerError, Session
+from astraflow.bus.faults import DeniedError, LinkLostError, NoAnswerError
+from astraflow.bus.session import Session
 from astraflow.errors import BusError
 
 log = logging.getLogger(__name__)

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 import msgspec
 
+from astraflow.bus.faults import ApiError, LinkLostError, NoAnswerError
 from astraflow.bus.link import Link
-from astraflow.bus.session import ApiError, LinkLostError, NoAnswerError, Session
+from astraflow.bus.session import Session
 from astraflow.bus.window import Window
 from astraflow.errors import BusError, FencedError
 

@@ -18,8 +18,10 @@ from astraflow.bus.background import Background
 from astraflow.bus.claims import CLAIM, Claims
 from astraflow.bus.deadletters import DeadLetters
 from astraflow.bus.ensure import SECOND_NS, ensure
+from astraflow.bus.faults import ApiError, DeniedError, LinkLostError, NoAnswerError
+from astraflow.bus.feed import Feed
 from astraflow.bus.link import Link
-from astraflow.bus.session import ApiError, Feed, LinkLostError, NoAnswerError, Session
+from astraflow.bus.session import Session
 from astraflow.bus.topology import Topology
 from astraflow.errors import MessageError
 from astraflow.messages import Envelope, decode
@@ -158,6 +160,11 @@ class WorkQueue:
         except TimeoutError:
             self._counters["queue.acks_lost"] += 1
 
+    async def close(self) -> None:
+        """Nothing is owed to us between two fetches; only the subscription goes."""
+        if self._feed is not None:
+            await self._feed.discard()
+
     async def _pull_some(self, limit: int, into: "list[Msg]", *, wait: bool) -> None:
         """What is there now; if that is nothing, wait for one, and take what came with it."""
         try:
@@ -248,7 +255,7 @@ class WorkQueue:
         await asyncio.sleep(RETRY_S)
         try:
             await ensure(await self._link.session(), self._topology)
-        except (LinkLostError, NoAnswerError, ApiError) as exc:
+        except (LinkLostError, NoAnswerError, ApiError, DeniedError) as exc:
             log.warning("bus.queue_not_repaired", extra={"stream": self.stream, "why": str(exc)})
 
 
@@ -257,6 +264,7 @@ async def open_queue(stream: str, consumer: str, **parts: Any) -> AsyncIterator[
     """A work queue; at the end what it still holds unasked has been handed back."""
     async with Background(grace_s=2.0) as background:
         queue = WorkQueue(stream, consumer, background=background, **parts)
-        yield queue
-        if queue._feed is not None:
-            await queue._feed.discard()
+        try:
+            yield queue
+        finally:
+            await queue.close()

@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from astraflow.bus.ensure import SECOND_NS
+from astraflow.bus.faults import ApiError, LinkLostError, NoAnswerError
+from astraflow.bus.feed import Feed
 from astraflow.bus.link import Link
 from astraflow.bus.publish import Stored
 from astraflow.bus.queue import AckTokens
-from astraflow.bus.session import ApiError, Feed, LinkLostError, NoAnswerError, Session
+from astraflow.bus.session import Session
 from astraflow.errors import BusError, CursorError
 
 if TYPE_CHECKING:

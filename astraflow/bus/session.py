@@ -11,11 +11,12 @@ import json
 import re
 import secrets
 import time
-from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from astraflow.bus.faults import ApiError, DeniedError, LinkLostError, NoAnswerError
+from astraflow.bus.feed import Feed
 from astraflow.errors import BusError
 
 if TYPE_CHECKING:
@@ -28,90 +29,11 @@ MAX_UNSENT_BYTES = 8 << 20  # above this a sender waits until the socket has tak
 _DENIED = re.compile(r'permissions violation for (publish|subscription) to "([^"]+)"')
 
 
-class LinkLostError(BusError):
-    """The connection ended; the operation may be tried again in the next session."""
-
-
-class NoAnswerError(BusError):
-    """Nobody serves the subject (yet), or the answer is overdue; the operation may be tried again."""
-
-
-class DeniedError(BusError):
-    """The credentials don't allow it; trying again doesn't help."""
-
-
-class ApiError(BusError):
-    """The server refused an API request. `code` is like HTTP's, `err_code` is NATS's own."""
-
-    def __init__(self, request: str, code: int, err_code: int, description: str) -> None:
-        super().__init__(f"nats-server refused {request}: {description} (code {code}, err_code {err_code})")
-        self.code, self.err_code, self.description = code, err_code, description
-
-
 @dataclass(slots=True)
 class _Waiting:
     future: "asyncio.Future[Msg]"
     subject: str
     sent_s: float
-
-
-class Feed:
-    """Messages of one subscription, in order. Bounded by what was asked for (pulls) or by `bound` (core)."""
-
-    def __init__(self, session: "Session", subject: str, bound: int) -> None:
-        self.subject = subject
-        self.dropped = 0  # messages over the bound
-        self._session = session
-        self._bound = bound
-        self._items: deque[Msg] = deque()
-        self._waiter: asyncio.Future[None] | None = None
-        self._error: BusError | None = None
-        self._subscription: Subscription | None = None
-
-    async def _on_message(self, msg: "Msg") -> None:
-        if self._bound and len(self._items) >= self._bound:
-            self.dropped += 1
-            return
-        self._items.append(msg)
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    def fail(self, error: BusError) -> None:
-        """What is buffered can still be read; then `get` raises `error`."""
-        self._error = self._error or error
-        self._wake()
-
-    def pop(self) -> "Msg | None":
-        """The next buffered message; None if there is none now."""
-        return self._items.popleft() if self._items else None
-
-    async def get(self) -> "Msg":
-        """The next message. Raises LinkLostError or DeniedError; deadlines are the caller's."""
-        while not self._items:
-            if self._error is not None:
-                raise self._error
-            self._waiter = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
-        return self._items.popleft()
-
-    async def discard(self) -> None:
-        """Stop at once. What is under way is dropped."""
-        self._session._feeds.discard(self)
-        if self._subscription is not None and not self._session.lost.is_set():
-            await self._session.quiet(self._subscription.unsubscribe())
-
-    async def finish(self) -> None:
-        """Stop, after everything that the server had sent has arrived in the feed."""
-        self._session._feeds.discard(self)
-        if self._subscription is not None and not self._session.lost.is_set():
-            with suppress(LinkLostError):
-                await self._session.withdraw(self._subscription)
 
 
 class Session:
@@ -126,7 +48,7 @@ class Session:
         self._tokens = itertools.count()
         self._feed_numbers = itertools.count()
         self._waiting: dict[str, _Waiting] = {}
-        self._feeds: set[Feed] = set()
+        self.feeds: set[Feed] = set()
         self._cut = len(self._inbox) + len(".r.")
         self._echo = f"{self._inbox}.r.echo"
 
@@ -208,11 +130,11 @@ class Session:
     async def _attach(self, feed: Feed) -> None:
         from nats import errors
 
-        self._feeds.add(feed)
+        self.feeds.add(feed)
         try:
-            feed._subscription = await self._client.subscribe(feed.subject, cb=feed._on_message, pending_bytes_limit=0)
+            feed.subscription = await self._client.subscribe(feed.subject, cb=feed.on_message, pending_bytes_limit=0)
         except (errors.Error, OSError) as exc:
-            self._feeds.discard(feed)
+            self.feeds.discard(feed)
             self.end(repr(exc))
             raise LinkLostError(f"connection lost while subscribing to {feed.subject}: {exc!r}") from exc
 
@@ -266,7 +188,7 @@ class Session:
         for waiting in list(self._waiting.values()):
             if not waiting.future.done():
                 waiting.future.set_exception(error)
-        for feed in list(self._feeds):
+        for feed in list(self.feeds):
             feed.fail(error)
 
     async def close(self) -> None:
@@ -300,6 +222,6 @@ class Session:
                     waiting.future.set_exception(error)
         elif subject == f"{self._inbox}.r.*".lower():
             self.end(str(error))  # without replies nothing works
-        for feed in list(self._feeds):
+        for feed in list(self.feeds):
             if verb == "subscription" and feed.subject.lower() == subject:
                 feed.fail(error)

@@ -61,6 +61,13 @@ async def test_a_thousand_entries_come_once_each(bus: Bus) -> None:
     assert len(set(_ids(entries))) == 1200
 
 
+async def test_a_backlog_larger_than_a_reader_buffers_comes_whole(bus: Bus, topology: Topology) -> None:
+    for number in range(40):  # 16 MB, four times what the reader asks for at once
+        episode = make_episode(str(number), prompt="x" * 400_000)
+        await bus.publish(topology.episode("math"), episode, msg_id=str(number))
+    assert [entry.message.task_id for entry in await _all(bus)] == [str(number) for number in range(40)]
+
+
 async def test_follow_tells_of_new_entries_at_once(bus: Bus, topology: Topology) -> None:
     await _append(bus, range(1))
     entries = bus.read_log(topology.episodes)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from astraflow.bus import Bus, EmbeddedServer, Topology, WorkQueue
-from astraflow.messages import GenRequest, Ledger, Sampling, array_of
+from astraflow.messages import GenRequest, Ledger, Sampling, array_of, encode
 from tests.support import eventually, kill, make_task, make_topology
 
 BIG = "x" * 1_500_000
@@ -132,6 +132,27 @@ async def test_what_arrives_during_a_cancel_is_handed_back_at_once(bus: Bus, top
                 got = got or await one.fetch(1)
             assert got[0].message.id == str(number)
             await got[0].ack()
+
+
+async def test_a_cancelled_worker_hands_back_what_is_under_way(bus: Bus, topology: Topology) -> None:
+    async def work() -> None:
+        async with bus.queue(topology.tasks, topology.task_consumer("math")) as queue:
+            await queue.fetch(4)
+
+    for number in range(10):
+        async with asyncio.TaskGroup() as group:
+            worker = group.create_task(work())
+            await asyncio.sleep(0.002 * number)
+            await bus._publisher.store(
+                topology.task("math"), _encoded(number), stream=topology.tasks, msg_id=f"t{number}"
+            )
+            worker.cancel()
+        if not worker.cancelled():  # it got the task first, and ended holding it
+            continue
+        async with bus.queue(topology.tasks, topology.task_consumer("math")) as queue, asyncio.timeout(3):
+            (got,) = await queue.fetch(1)
+            assert got.message.id == str(number)
+            await got.ack()
 
 
 async def test_concurrent_fetches_take_turns(bus: Bus, queue: WorkQueue) -> None:
@@ -282,3 +303,7 @@ async def test_two_pools_share_a_queue_without_overlap(
 
 async def _depth(bus: Bus, expected: int) -> bool:
     return (await bus.stream_depths())["task.math"] == expected
+
+
+def _encoded(number: int) -> bytes:
+    return encode(make_task(str(number)), id=str(number))
