@@ -17,6 +17,9 @@ from astraflow.algos.packing import MicroBatch
 # A block of fp32 logits: big enough for full speed, small beside the activations.
 LOGIT_BLOCK_BYTES = 64 << 20
 
+# Logits up to this size, in the compute dtype, are kept for the backward pass; more are computed once more.
+KEPT_LOGIT_BYTES = 256 << 20
+
 
 def micro_batch_logprobs(
     backbone: nn.Module, head_VD: Tensor, micro_batch: MicroBatch, *, temperature: float
@@ -49,30 +52,33 @@ def segment_mask(segments_BL: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class _TokenLogprobs(torch.autograd.Function):
-    """log softmax(scale · h @ headᵀ)[target], blockwise; backward computes each block of logits once more."""
+    """log softmax(scale · h @ headᵀ)[target], blockwise; only few logits are kept for the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, hidden_ND: Tensor, head_VD: Tensor, targets_N: Tensor, scale: float) -> Tensor:
-        normalisers, chosen = [], []
+        normalisers, chosen, kept = [], [], []
+        keeps = len(hidden_ND) * head_VD.shape[0] * head_VD.element_size() <= KEPT_LOGIT_BYTES
         for rows in _blocks(hidden_ND, head_VD):
-            logits = _logits(hidden_ND[rows], head_VD, scale)
+            raw = F.linear(hidden_ND[rows], head_VD)
+            kept += [raw] if keeps else []
+            logits = _scaled(raw, scale)
             normalisers.append(torch.logsumexp(logits, dim=-1))
             chosen.append(logits.gather(1, targets_N[rows, None]).squeeze(1))
         normaliser_N = torch.cat(normalisers)
-        ctx.save_for_backward(hidden_ND, head_VD, targets_N, normaliser_N)
+        ctx.save_for_backward(hidden_ND, head_VD, targets_N, normaliser_N, *kept)
         ctx.scale = scale
         return torch.cat(chosen) - normaliser_N
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        hidden_ND, head_VD, targets_N, normaliser_N = ctx.saved_tensors
+        hidden_ND, head_VD, targets_N, normaliser_N, *kept = ctx.saved_tensors
         gradient_N = gradients[0] * ctx.scale
         hidden_gradient = torch.empty_like(hidden_ND)
         head_gradient: Tensor | None = None
-        for rows in _blocks(hidden_ND, head_VD):
+        for i, rows in enumerate(_blocks(hidden_ND, head_VD)):
             # d logprob / d logits = onehot(target) − softmax
-            logits = _logits(hidden_ND[rows], head_VD, ctx.scale)
-            flow = logits.sub_(normaliser_N[rows, None]).exp_().mul_(-gradient_N[rows, None])
+            logits = _scaled(kept[i] if kept else F.linear(hidden_ND[rows], head_VD), ctx.scale)
+            flow = logits.sub(normaliser_N[rows, None]).exp_().mul_(-gradient_N[rows, None])
             flow.scatter_add_(1, targets_N[rows, None], gradient_N[rows, None])
             flow = flow.to(head_VD.dtype)
             torch.mm(flow, head_VD, out=hidden_gradient[rows])
@@ -84,9 +90,9 @@ class _TokenLogprobs(torch.autograd.Function):
         return hidden_gradient, head_gradient.to(head_VD.dtype), None, None
 
 
-def _logits(hidden: Tensor, head_VD: Tensor, scale: float) -> Tensor:
-    logits = F.linear(hidden, head_VD).float()
-    return logits if scale == 1.0 else logits.mul_(scale)
+def _scaled(raw: Tensor, scale: float) -> Tensor:
+    logits = raw.float()
+    return logits if scale == 1.0 else logits * scale
 
 
 def _blocks(hidden_ND: Tensor, head_VD: Tensor) -> list[slice]:

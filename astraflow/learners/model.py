@@ -12,9 +12,10 @@ import transformers
 from torch import Tensor, nn
 
 from astraflow.errors import ConfigError
+from astraflow.learners.attention import register_attention
 
 # Families whose attention takes a 4D mask and explicit positions and has nothing else that looks along a row.
-# tests/learners/test_prefix_sharing.py holds each of them to equal gradients.
+# tests/learners/test_gradients.py holds each of them to equal gradients.
 SHARED_PREFIX_FAMILIES = frozenset({"llama", "qwen2", "qwen3"})
 
 
@@ -52,16 +53,20 @@ def load_model(folder: Path) -> LoadedModel:
         )
     names = {parameter: name for name, parameter in module.named_parameters()}
     layers, width = config.num_hidden_layers, config.hidden_size
-    plain_attention = config._attn_implementation == "sdpa" and all(
-        kind == "full_attention" for kind in getattr(config, "layer_types", None) or ()
+    shares_prefixes = (
+        config.model_type in SHARED_PREFIX_FAMILIES
+        and config._attn_implementation == "sdpa"
+        and all(kind == "full_attention" for kind in getattr(config, "layer_types", None) or ())
     )
+    if shares_prefixes:
+        module.set_attn_implementation(register_attention())
     inner = sum(p.numel() for p in module.parameters()) - module.get_input_embeddings().weight.numel()
     return LoadedModel(
         module=module,
         backbone=module.base_model,
         head_name=names[head.weight],
         vocabulary=head.weight.shape[0],
-        shares_prefixes=config.model_type in SHARED_PREFIX_FAMILIES and plain_attention,
+        shares_prefixes=shares_prefixes,
         attention_cost=2.0 * layers * width / max(1, inner),
     )
 

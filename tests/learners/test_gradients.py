@@ -87,8 +87,10 @@ def test_many_blocks_of_logits_give_the_gradient_of_one(tmp_path: Path, monkeypa
     folder = model_folder(tmp_path)
     _, one_block, _ = ours(folder, batch(), budget=4096, share=False)
     monkeypatch.setattr("astraflow.learners.logprobs.LOGIT_BLOCK_BYTES", 3 * 4 * 64)  # three rows
-    _, blocks, _ = ours(folder, batch(), budget=4096, share=False)
-    assert_equal(blocks, one_block)
+    for kept in (1 << 20, 0):
+        monkeypatch.setattr("astraflow.learners.logprobs.KEPT_LOGIT_BYTES", kept)
+        _, blocks, _ = ours(folder, batch(), budget=4096, share=False)
+        assert_equal(blocks, one_block)
 
 
 def test_logprobs_are_of_the_temperature_that_was_sampled_at(tmp_path: Path) -> None:
