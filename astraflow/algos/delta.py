@@ -60,11 +60,11 @@ def encode(
     base_digests: Mapping[str, str],
     level: int = 1,
 ) -> EncodedDelta:
-    """What turns `base` into `new`, as bytes. Blocking; releases the GIL most of the time.
+    """What turns `base` into `new`, as bytes. Blocking; run it in a thread.
 
     Args:
         base_digests: sha256 hex of every tensor of `base`, known from the version before.
-        level: of zstd. Higher ones cost time and gain under 1 % (docs/decisions/weight-delta-codec.md).
+        level: of zstd. Higher ones cost time and gain 1 % at most (docs/decisions/weight-delta-codec.md).
 
     Raises: WeightsError if the two versions don't have the same tensors.
     """
