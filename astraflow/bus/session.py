@@ -8,6 +8,7 @@ Invariant: when `lost` is set, every waiting request and feed of the session has
 import asyncio
 import itertools
 import json
+import logging
 import re
 import secrets
 import time
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.aio.msg import Msg
     from nats.aio.subscription import Subscription
+
+log = logging.getLogger(__name__)
 
 LINGER_S = 0.02
 MAX_UNSENT_BYTES = 8 << 20  # above this a sender waits until the socket has taken what is buffered
@@ -200,7 +203,8 @@ class Session:
         await self.quiet(self._client.close())
 
     async def _on_reply(self, msg: "Msg") -> None:
-        waiting = self._waiting.get(msg.subject[self._cut :] if msg.subject != self._echo else msg.reply[self._cut :])
+        answered = msg.reply if msg.subject == self._echo else msg.subject
+        waiting = self._waiting.get(answered[self._cut :])
         if waiting is not None and not waiting.future.done():
             waiting.future.set_result(msg)
 
@@ -215,6 +219,7 @@ class Session:
         if denied is None:
             return
         verb, subject = denied.groups()  # nats-py has made it lower case
+        log.warning("bus.denied", extra={"verb": verb, "subject": subject})  # acks and core messages have no other sign
         error = DeniedError(f"the credentials don't allow {verb} to {subject}; see deploy/ for the rights of each role")
         if verb == "publish":
             for waiting in list(self._waiting.values()):
