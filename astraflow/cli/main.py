@@ -41,9 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not isinstance(error, AstraflowError):
             raise
         return _complain(error)
-    except (KeyboardInterrupt, asyncio.CancelledError):  # noqa: ASYNC103, ASYNC104 - the loop has ended
+    except (KeyboardInterrupt, asyncio.CancelledError):  # noqa: ASYNC103 - the loop has ended
         sys.stderr.write("astraflow: interrupted\n")
-        return EXIT_INTERRUPTED
+        return EXIT_INTERRUPTED  # noqa: ASYNC104
     except BrokenPipeError:  # `astraflow status | head`
         sys.stderr.close()
         return EXIT_FAILED
