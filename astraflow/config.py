@@ -76,6 +76,7 @@ class TrainerSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     checkpoint_every: Annotated[int, _doc("steps between checkpoints", ge=1)] = 10
     keep_checkpoints: Annotated[int, _doc("checkpoints kept on disk", ge=1)] = 2
     max_bad_steps: Annotated[int, _doc("consecutive NaN steps before the trainer stops", ge=1)] = 3
+    full_every: Annotated[int, _doc("versions between full snapshots; the others are exact deltas", ge=1)] = 50
     toy_step_s: Annotated[float, _doc("toy learner: seconds per step", ge=0)] = 0.0
 
 
@@ -153,7 +154,7 @@ class NodeSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     trainer_threads: Annotated[int, _doc("per trainer process; 0 = a share", ge=0)] = 0
     rollouts: Annotated[int, _doc("rollout processes", ge=0)] = 1
     episodes_per_rollout: Annotated[int, _doc("concurrent episodes in a rollout process", ge=1)] = 64
-    grace_s: Annotated[float, _doc("time to drain before a process is killed", gt=0)] = 20.0
+    grace_s: Annotated[float, _doc("time to drain before a process is killed", gt=0)] = 60.0
     max_restarts: Annotated[int, _doc("restarts of one actor in ten minutes before the run fails", ge=0)] = 10
 
 

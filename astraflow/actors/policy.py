@@ -6,6 +6,7 @@ Shutdown order: stop pulling → goodbye to every requester → stop the engine.
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator
@@ -24,7 +25,7 @@ from astraflow.actors.metrics import (
     WEIGHTS_PAUSE_S,
 )
 from astraflow.actors.reply_stream import ReplyStream
-from astraflow.actors.weight_follower import fetch_files, fetch_manifest, fetch_version, first_head, follow_heads
+from astraflow.actors.weight_follower import WeightFollower, first_head, follow_heads
 from astraflow.bus import Delivery
 from astraflow.engines.base import EngineRequest, PolicyEngine, TokenChunk
 from astraflow.engines.factory import build_engine
@@ -43,9 +44,11 @@ class _Stop(Exception):
 class Replica:
     """One engine, the version it serves, and the requests in flight."""
 
-    def __init__(self, ctx: ActorContext, engine: PolicyEngine, head: Head) -> None:
+    def __init__(self, ctx: ActorContext, engine: PolicyEngine, weights: WeightFollower, head: Head) -> None:
         self._ctx = ctx
         self._engine = engine
+        self._weights = weights
+        self._stale: set[str] = set()  # tensors in which the engine is behind the shadow
         self._slots = ctx.policy_section.engine.slots
         self._streams: dict[str, ReplyStream] = {}  # by engine request id
         self._held = 0  # deliveries taken and not finished
@@ -149,12 +152,13 @@ class Replica:
     async def _update(self, head: Head) -> None:
         started = time.monotonic()
         try:
-            fetched = await fetch_version(self._ctx.bus, await fetch_manifest(self._ctx.bus, head))
-            if self._cohorts is None:
-                pause_s = await self._engine.swap(head.version, fetched.tensors)
-            else:
-                async with self._cohorts.between():
-                    pause_s = await self._engine.swap(head.version, fetched.tensors)
+            self._stale |= set(await self._weights.advance(head))
+            shadow = self._weights.shadow
+            assert shadow is not None
+            changed = {name: shadow.tensors[name] for name in self._stale}
+            async with self._cohorts.between() if self._cohorts else contextlib.nullcontext():
+                pause_s = await self._engine.swap(head.version, changed)
+            self._stale.clear()
         except WeightsError as exc:
             self._ctx.last_error = str(exc)
             await self._ctx.bus.event("warning", "version-refused", str(exc), version=head.version)
@@ -216,8 +220,9 @@ class Replica:
 
 async def run(ctx: ActorContext) -> None:
     """Load, serve until told to stop, hand over."""
-    engine, head = await _load(ctx)
-    replica = Replica(ctx, engine, head)
+    weights = WeightFollower(ctx.bus, ctx.policy)
+    engine, head = await _load(ctx, weights)
+    replica = Replica(ctx, engine, weights, head)
     ctx.set_state(MemberState.READY)
     ctx.waits_for("generation requests: none is queued")
     try:
@@ -235,7 +240,7 @@ async def run(ctx: ActorContext) -> None:
         await engine.stop()
 
 
-async def _load(ctx: ActorContext) -> tuple[PolicyEngine, Head]:
+async def _load(ctx: ActorContext, weights: WeightFollower) -> tuple[PolicyEngine, Head]:
     """An engine that serves the current head; retries when versions are purged while it reads."""
     ctx.waits_for(f"the first weights of {ctx.policy}")
     while True:
@@ -243,14 +248,13 @@ async def _load(ctx: ActorContext) -> tuple[PolicyEngine, Head]:
         ctx.set_state(MemberState.CATCHING_UP)
         ctx.waits_for("")
         try:
-            manifest = await fetch_manifest(ctx.bus, head)
-            files = await fetch_files(ctx.bus, manifest)
-            fetched = await fetch_version(ctx.bus, manifest)
+            files = await weights.files(head)
+            tensors = await weights.advance(head)
         except WeightsError as exc:
             ctx.last_error = str(exc)
             continue
         engine = await asyncio.to_thread(
-            build_engine, ctx.policy_section.engine, files, fetched.tensors, head.version, ctx.threads
+            build_engine, ctx.policy_section.engine, files, tensors, head.version, ctx.threads
         )
         await engine.start()
         return engine, head

@@ -1,4 +1,4 @@
-"""How a trainer finds its starting point: checkpoint, else the last full on the bus, else the base model (DESIGN §8).
+"""How a trainer finds its starting point: checkpoint, else newest version on the bus, else base model (DESIGN §8).
 
 It does no training. The version counter never goes back: whatever is resumed is published as a new, higher version.
 """
@@ -14,7 +14,7 @@ import msgspec
 from astraflow.actors.checkpoints import Checkpoints, TrainerState
 from astraflow.actors.context import ActorContext
 from astraflow.actors.trained_log import TrainedLog
-from astraflow.actors.weight_follower import fetch_files, fetch_manifest, fetch_version
+from astraflow.actors.weight_follower import WeightFollower
 from astraflow.actors.weight_publisher import WeightPublisher
 from astraflow.algos.tensors import HostTensor
 from astraflow.config import TrainerSection
@@ -94,16 +94,16 @@ async def _build(ctx: ActorContext, section: TrainerSection, model: Path) -> Lea
 async def _from_bus(
     ctx: ActorContext, section: TrainerSection, head: Head, folder: Path
 ) -> tuple[Learner, TrainerState]:
-    """The last full on the bus, with a cold optimizer: no checkpoint is on this machine."""
-    manifest = await fetch_manifest(ctx.bus, head)
-    files = await fetch_files(ctx.bus, manifest)
-    fetched = await fetch_version(ctx.bus, manifest)
+    """The newest version on the bus, with a cold optimizer: no checkpoint is on this machine."""
+    follower = WeightFollower(ctx.bus, ctx.policy)
+    files = await follower.files(head)
+    tensors = await follower.advance(head)
     model = folder / "model-from-bus"
-    await asyncio.to_thread(_replace_model, model, files, fetched.tensors)
+    await asyncio.to_thread(_replace_model, model, files, tensors)
     text = f"no checkpoint of {ctx.policy} here: resumed version {head.version} from the bus with a cold optimizer"
     await ctx.bus.event("warning", "cold-resume", text, version=head.version, step=head.step)
     state = TrainerState(
-        policy=ctx.policy, batch=manifest.batch, step=head.step, version=head.version, cursor=None, recent=head.recent
+        policy=ctx.policy, batch=head.batch, step=head.step, version=head.version, cursor=None, recent=head.recent
     )
     return await _build(ctx, section, model), state
 
@@ -114,8 +114,9 @@ def _replace_model(folder: Path, files: Mapping[str, bytes], tensors: Mapping[st
     write_model(folder, files, tensors)
 
 
-async def publish_frozen(ctx: ActorContext, publisher: WeightPublisher) -> None:
+async def publish_frozen(ctx: ActorContext) -> None:
     """Publish a policy that is never trained, once, as version 0."""
+    publisher = WeightPublisher(ctx)
     publisher.epoch = await next_epoch(ctx)
     if await publisher.open() is None:
         files, tensors = await asyncio.to_thread(read_model, resolve_model(ctx.policy_section.model))

@@ -18,7 +18,7 @@ from astraflow.actors.metrics import (
 )
 from astraflow.actors.play import Player, failed_episode
 from astraflow.actors.rollout_stats import RolloutStats
-from astraflow.actors.weight_follower import fetch_tokenizers
+from astraflow.actors.tokenizers import fetch_tokenizers
 from astraflow.bus import Delivery, WorkQueue
 from astraflow.envs.base import Environment
 from astraflow.envs.registry import build_env

@@ -237,11 +237,11 @@ def _dump(path: Path, batch: SampleBatch) -> None:
 
 async def run(ctx: ActorContext) -> None:
     """Train until done, or until told to stop."""
-    publisher = WeightPublisher(ctx)
     section = ctx.policy_section.trainer
     if section is None:
-        await publish_frozen(ctx, publisher)
+        await publish_frozen(ctx)
         return
+    publisher = WeightPublisher(ctx, full_every=section.full_every)
     resumed = await resume(ctx, section, publisher)
     trainer = Trainer(ctx, section, resumed, publisher)
     try:

@@ -1,52 +1,22 @@
-"""The replica's side of the weights: follow the head, fetch, verify; and what a newcomer needs besides tensors.
+"""The replica's side of the weights: follow the head and keep a verified copy of the newest version in host memory.
 
-It never touches an engine: it hands over verified tensors. A version that can't be read or verified raises
-WeightsError; the caller keeps serving the old one.
+It plans the cheapest path from what it has (a chain of deltas, else the newest full and the deltas since), and never
+touches an engine. Invariant: `shadow` always holds one whole, verified version; what can't be read or verified raises
+WeightsError and leaves it as it was.
 """
 
 import asyncio
 import hashlib
-import math
-import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-from astraflow.actors.context import ActorContext
-from astraflow.algos.tensors import ITEM_SIZES, HostTensor
+from astraflow.actors.weight_payload import unpack_full
+from astraflow.algos.delta import decode
+from astraflow.algos.shadow import Shadow, apply_chain
+from astraflow.algos.tensors import HostTensor
 from astraflow.bus import Bus
 from astraflow.errors import WeightsError
-from astraflow.messages import FileEntry, Head, Manifest
-from astraflow.models.tokenizer import ChatTokenizer, load_tokenizer
-
-
-@dataclass(frozen=True, kw_only=True)
-class FetchedVersion:
-    """A version in host memory, verified."""
-
-    manifest: Manifest
-    tensors: dict[str, HostTensor]
-
-
-def unpack(manifest: Manifest, payload: bytearray) -> dict[str, HostTensor]:
-    """Views of a full's payload by name. Blocking. Raises WeightsError naming the first tensor that does not verify."""
-    if len(payload) != manifest.size_bytes:
-        raise WeightsError(
-            f"version {manifest.version} of {manifest.policy} has {len(payload)} bytes, its manifest says "
-            f"{manifest.size_bytes}"
-        )
-    view, tensors = memoryview(payload), {}
-    for entry in manifest.tensors:
-        end = entry.offset_bytes + _size(entry.dtype, entry.shape)
-        tensor = HostTensor(entry.dtype, entry.shape, view[entry.offset_bytes : end])
-        if tensor.digest() != entry.digest:
-            raise WeightsError(f"tensor {entry.name} of version {manifest.version} does not match its digest")
-        tensors[entry.name] = tensor
-    return tensors
-
-
-def _size(dtype: str, shape: Sequence[int]) -> int:
-    return math.prod(shape) * ITEM_SIZES.get(dtype, 0)
+from astraflow.messages import FileEntry, Head, Manifest, VersionKind
 
 
 async def follow_heads(bus: Bus, policy: str) -> AsyncIterator[Head]:
@@ -63,53 +33,76 @@ async def first_head(bus: Bus, policy: str) -> Head:
     raise WeightsError(f"the watch on the head of policy {policy} ended")
 
 
-async def fetch_manifest(bus: Bus, head: Head) -> Manifest:
-    """The manifest that a head points at. Raises WeightsError if the log no longer has it."""
-    entry = await bus.log_entry(bus.topology.weights(head.policy), head.manifest_sequence)
-    if entry is None or not isinstance(entry.message, Manifest):
-        raise WeightsError(f"manifest of version {head.version} of {head.policy} is gone; a newer head will come")
-    return entry.message
+@dataclass(frozen=True, kw_only=True)
+class _Path:
+    """How to get to a version: perhaps a full first, then deltas, oldest first."""
+
+    full: Manifest | None
+    deltas: list[Manifest]
 
 
-async def fetch_version(bus: Bus, manifest: Manifest) -> FetchedVersion:
-    """All tensors of a full, verified."""
-    subject = bus.topology.weight_part(manifest.policy, manifest.epoch)
-    payload = await bus.get_parts(bus.topology.weights(manifest.policy), subject, manifest.parts)
-    tensors = await asyncio.to_thread(unpack, manifest, payload)
-    return FetchedVersion(manifest=manifest, tensors=tensors)
+class WeightFollower:
+    """One policy's weights, as of the last head that it advanced to."""
 
+    def __init__(self, bus: Bus, policy: str) -> None:
+        self._bus = bus
+        self._stream = bus.topology.weights(policy)
+        self.shadow: Shadow | None = None  # None until the first advance
 
-async def fetch_files(bus: Bus, manifest: Manifest) -> dict[str, bytes]:
-    """config.json, tokenizer and chat template, verified."""
-    return {entry.name: await _fetch_file(bus, manifest, entry) for entry in manifest.files}
+    async def advance(self, head: Head) -> Mapping[str, HostTensor]:
+        """Move the shadow to `head`; returns the tensors that changed, as views of the shadow.
 
+        Raises: WeightsError if a part or manifest is gone or damaged, or the version does not fit the model.
+        """
+        path = await self._plan(head)
+        payloads = [await self._fetch(manifest) for manifest in path.deltas]
+        if path.full is None:
+            return await asyncio.to_thread(self._apply, payloads)
+        payload = await self._fetch(path.full)
+        tensors = await asyncio.to_thread(unpack_full, path.full, payload)
+        digests = {entry.name: entry.digest for entry in path.full.tensors}
+        self.shadow = Shadow(path.full.version, tensors, digests)
+        if payloads:
+            await asyncio.to_thread(self._apply, payloads)
+        return self.shadow.tensors
 
-async def _fetch_file(bus: Bus, manifest: Manifest, entry: FileEntry) -> bytes:
-    subject = bus.topology.weight_part(manifest.policy, manifest.epoch)
-    data = bytes(await bus.get_parts(bus.topology.weights(manifest.policy), subject, entry.parts))
-    if hashlib.sha256(data).hexdigest() != entry.digest:
-        raise WeightsError(f"file {entry.name} of version {manifest.version} does not match its digest")
-    return data
+    async def _plan(self, head: Head) -> _Path:
+        have = -1 if self.shadow is None else self.shadow.version
+        manifest = await self._manifest(head.manifest_sequence)
+        deltas: list[Manifest] = []
+        while manifest.kind is VersionKind.DELTA:
+            deltas.insert(0, manifest)
+            if manifest.base_version == have:
+                return _Path(full=None, deltas=deltas)
+            manifest = await self._manifest(manifest.base_sequence)
+        return _Path(full=manifest, deltas=deltas)
 
+    async def _manifest(self, sequence: int) -> Manifest:
+        entry = await self._bus.log_entry(self._stream, sequence)
+        if entry is None or not isinstance(entry.message, Manifest):
+            raise WeightsError(f"the manifest at {sequence} of {self._stream} is gone; a newer head will come")
+        return entry.message
 
-async def fetch_tokenizers(ctx: ActorContext) -> dict[str, ChatTokenizer]:
-    """Every policy's tokenizer, from the files of its head; waits for heads that are not there yet."""
-    return {policy: await _fetch_tokenizer(ctx, policy) for policy in ctx.config.policies}
+    async def _fetch(self, manifest: Manifest) -> bytearray:
+        subject = self._bus.topology.weight_part(manifest.policy, manifest.epoch)
+        return await self._bus.get_parts(self._stream, subject, manifest.parts)
 
+    def _apply(self, payloads: list[bytearray]) -> Mapping[str, HostTensor]:
+        """Apply deltas to the shadow, all or none. Blocking."""
+        shadow = self.shadow
+        assert shadow is not None, "deltas need a base"
+        updates = [decode(payload, shadow.tensors) for payload in payloads]
+        apply_chain(updates, shadow)
+        return {name: shadow.tensors[name] for update in updates for name in update.tensors}
 
-async def _fetch_tokenizer(ctx: ActorContext, policy: str) -> ChatTokenizer:
-    async for head in follow_heads(ctx.bus, policy):
-        try:
-            files = await fetch_files(ctx.bus, await fetch_manifest(ctx.bus, head))
-        except WeightsError as exc:  # purged while we read: the next head has them
-            ctx.last_error = str(exc)
-            continue
-        return await asyncio.to_thread(_tokenizer_of, files)
-    raise WeightsError(f"the watch on the head of policy {policy} ended")
+    async def files(self, head: Head) -> dict[str, bytes]:
+        """config.json, tokenizer and chat template, verified; they travel with the newest full."""
+        manifest = await self._manifest(head.full_manifest_sequence)
+        return {entry.name: await self._file(manifest, entry) for entry in manifest.files}
 
-
-def _tokenizer_of(files: dict[str, bytes]) -> ChatTokenizer:
-    with tempfile.TemporaryDirectory(prefix="astraflow-tokenizer-") as folder:
-        for name, data in files.items():
-            Path(folder, name).write_bytes(data)
-        return load_tokenizer(Path(folder))
+    async def _file(self, manifest: Manifest, entry: FileEntry) -> bytes:
+        subject = self._bus.topology.weight_part(manifest.policy, manifest.epoch)
+        data = bytes(await self._bus.get_parts(self._stream, subject, entry.parts))
+        if hashlib.sha256(data).hexdigest() != entry.digest:
+            raise WeightsError(f"file {entry.name} of version {manifest.version} does not match its digest")
+        return data

@@ -45,12 +45,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     batch: int  # number of the last batch that it was trained on
     epoch: int  # lease epoch of the trainer that published it
     kind: VersionKind
-    tensors: tuple[TensorEntry, ...]
+    tensors: tuple[TensorEntry, ...]  # of a delta: those that changed
     parts: tuple[PartRef, ...]  # concatenated they are the payload
     size_bytes: int
     base_version: int = -1  # of a delta; -1 for a full
     files: tuple[FileEntry, ...] = ()
     sequence_first: int = 0  # stream sequence of the first part, a hint for readers
+    base_sequence: int = 0  # of a delta: sequence of its base's manifest, so that a chain can be walked back
 
 
 class VersionStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,3 +70,4 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     full_manifest_sequence: int  # newest full that the head's chain starts from
     recent: tuple[VersionStep, ...] = ()  # the last versions, so that version → step can be looked up
     finished: bool = False  # no newer version will come
+    batch: int = 0  # number of the last batch behind this version
