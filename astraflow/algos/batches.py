@@ -32,12 +32,12 @@ def build_batch(
 ) -> SampleBatch:  # fmt: skip
     """Batch `number`, to be trained at `train_step`. `groups` may be empty only in a last batch."""
     samples = [sample for group in groups for sample in samples_of(group, policy, shelf, advantages)]
-    oldest = [min(span.version for span in sample.versions) for sample in samples]
-    ages = [staleness(versions, version, train_step) for version in oldest]
+    sampled_by = [[span.version for span in sample.versions] for sample in samples]
+    ages = [staleness(versions, each, train_step) for each in sampled_by]
     return SampleBatch(
         policy=policy, number=number, group_ids=tuple(group.id for group in groups), samples=tuple(samples),
         train_step=train_step, mean_staleness=sum(ages) / max(1, len(ages)), max_staleness=max(ages, default=0),
-        oldest_version=min(oldest, default=0), last=last,
+        oldest_version=min(map(min, sampled_by), default=0), last=last,
     )  # fmt: skip
 
 

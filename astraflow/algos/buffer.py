@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from astraflow.algos.ids import GroupKey
-from astraflow.algos.staleness import VersionMap, staleness
+from astraflow.algos.staleness import VersionMap, oldest_step, staleness
 
 
 class BufferedGroup(msgspec.Struct, frozen=True):
@@ -21,7 +21,7 @@ class BufferedGroup(msgspec.Struct, frozen=True):
     members: tuple[int, ...]  # the valid ones
     sequences: tuple[int, ...]  # of their episodes in EPISODES, same order
     rewards: tuple[float, ...]  # the policy's, same order
-    oldest_version: int  # that sampled any of the policy's tokens
+    versions: tuple[int, ...]  # that sampled the policy's tokens, sorted
 
 
 class Buffer:
@@ -55,13 +55,18 @@ class Buffer:
 
     def stale(self, versions: VersionMap, train_step: int, max_staleness: int) -> list[BufferedGroup]:
         """What would be past `max_staleness` at `train_step`, so at every later step too; it stays here."""
-        return [g for g in self._groups.values() if staleness(versions, g.oldest_version, train_step) > max_staleness]
+        return [g for g in self._groups.values() if staleness(versions, g.versions, train_step) > max_staleness]
 
-    def first(self, count: int, versions: VersionMap) -> list[BufferedGroup]:
-        """The next `count` groups, or fewer if there are fewer; they stay here."""
-        if self._order == "fifo":
-            return self.groups()[:count]
-        return sorted(self._groups.values(), key=lambda g: (versions.step_of(g.oldest_version), g.ordinal))[:count]
+    def first(self, count: int, versions: VersionMap, *, newest: int) -> list[BufferedGroup]:
+        """The next `count` groups, or fewer if there are fewer; they stay here.
+
+        Args:
+            newest: version that the trainer told of last. What a newer one sampled waits: its step isn't known.
+        """
+        known = [group for group in self._groups.values() if group.versions[-1] <= newest]
+        if self._order == "edf":
+            known.sort(key=lambda group: (oldest_step(versions, group.versions), group.ordinal))
+        return known[:count]
 
     def first_by_id(self, count: int) -> list[BufferedGroup]:
         """The `count` groups with the smallest keys, for deterministic mode; they stay here."""

@@ -87,13 +87,11 @@ class EvalSet:
         return bool(self.state.rounds)
 
     def due(self, trainers: Mapping[str, TrainerView]) -> int | None:
-        """The number of the round to begin now, or None.
+        """The number of the round to begin, if none is open; None if none is due.
 
         Every crossing of a multiple of `every_steps` by any trained policy makes a round due. When all of them have
         finished, a last one is, unless the newest weights were asked for already.
         """
-        if self.open:
-            return None
         every, last = self.section.every_steps, self.state.last_round
         newest = sum(trainers[policy].step // every for policy in self.trained) if every else 0
         if newest > last:
@@ -159,7 +157,7 @@ class EvalSet:
                 tally.rewards += each.reward
                 tally.size += 1
                 known = tally.oldest_version
-                tally.oldest_version = each.oldest_version if known < 0 else min(known, each.oldest_version)
+                tally.oldest_version = each.versions[0] if known < 0 else min(known, each.versions[0])
 
     def _score(self, number: int, current: Round, policy: str, step: int) -> EvalScore:
         tally = current.tallies.get(policy, Tally())

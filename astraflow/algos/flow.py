@@ -166,9 +166,9 @@ class Flow:
             some = ", ".join(f"{reward:g}" for reward in rewards[:8]) or "none"
             self._note(group.id, reason, f"{len(valid)} of {len(judged)} members valid, rewards {some}")
             return reason
-        oldest = min(each.oldest_version for each in valid.values())
+        versions = tuple(sorted({version for each in valid.values() for version in each.versions}))
         self._shelf.hold(sequences)
-        kept = BufferedGroup(group.id, group.key, group.ordinal, tuple(valid), sequences, tuple(rewards), oldest)
+        kept = BufferedGroup(group.id, group.key, group.ordinal, tuple(valid), sequences, tuple(rewards), versions)
         self._buffer.add(kept)
         return ledger.BUFFERED
 
@@ -194,7 +194,7 @@ class Flow:
             self._buffer.remove(group.id)
             self._shelf.release(group.sequences)
             self._counts[reason] += len(group.members)
-            self._note(group.id, reason, f"oldest version {group.oldest_version}, trainer at step {self.trainer.step}")
+            self._note(group.id, reason, f"oldest version {group.versions[0]}, trainer at step {self.trainer.step}")
 
     def _note(self, group_id: str, reason: str, detail: str) -> None:
         self._notes.append(f"{self.policy}: group {group_id.split('/', 1)[-1]} isn't trained: {reason} ({detail})")
@@ -212,10 +212,13 @@ class Flow:
         number, size, versions = self._state.number + 1, self._section.batch_groups, self.trainer.versions
         train_step = self.trainer.train_step(number)
         self._drop(self._buffer.stale(versions, train_step, self._max_staleness), ledger.STALE)
-        last = exhausted and len(self._buffer) <= size
-        if len(self._buffer) < size and not last:
+        if self._deterministic:
+            groups = self._buffer.first_by_id(size)
+        else:
+            groups = self._buffer.first(size, versions, newest=self.trainer.version)
+        last = exhausted and len(groups) == len(self._buffer)
+        if len(groups) < size and not last:
             return None
-        groups = self._buffer.first_by_id(size) if self._deterministic else self._buffer.first(size, versions)
         return build_batch(
             self.policy, number, groups, shelf=self._shelf, advantages=self._advantages, versions=versions,
             train_step=train_step, last=last,

@@ -19,7 +19,7 @@ class Judged:
 
     fate: str  # "" = valid; else why it can't be trained on: a Reason, malformed or no-tokens
     reward: float = 0.0  # mean over the policy's trajectories
-    oldest_version: int = 0  # that sampled any of its tokens
+    versions: tuple[int, ...] = ()  # that sampled its tokens, sorted
 
 
 def trajectories_of(episode: Episode, policy: str) -> list[tuple[int, Trajectory]]:
@@ -50,8 +50,8 @@ def judge(episode: Episode, policy: str) -> Judged:
                 _check(turn)
     except MessageError:
         return Judged(fate="malformed")
-    versions = [span.version for each in trajectories for turn in each.turns for span in turn.versions]
-    return Judged(fate="", reward=math.fsum(rewards) / len(rewards), oldest_version=min(versions))
+    versions = {span.version for each in trajectories for turn in each.turns for span in turn.versions}
+    return Judged(fate="", reward=math.fsum(rewards) / len(rewards), versions=tuple(sorted(versions)))
 
 
 def _check(turn: Turn) -> None:

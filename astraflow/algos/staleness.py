@@ -43,25 +43,35 @@ class VersionMap:
         return self._steps[at - 1] if at else 0
 
     def oldest_allowed(self, train_step: int, max_staleness: int) -> int:
-        """The oldest version that may still be trained at `train_step`; 0 = any.
+        """The smallest version from which on all may still be trained at `train_step`; 0 = any.
 
         The newest known version if none is young enough yet: what isn't published can't be asked for.
         """
         if train_step <= max_staleness or not self._versions:
             return 0
-        for version, step in zip(self._versions, self._steps, strict=True):
-            if step >= train_step - max_staleness:
-                return version
-        return self._versions[-1]
+        allowed = self._versions[-1]
+        for version, step in zip(reversed(self._versions), reversed(self._steps), strict=True):
+            if step < train_step - max_staleness:
+                break
+            allowed = version
+        return allowed
 
     def points(self) -> list[tuple[int, int]]:
         """(version, step) in order of version."""
         return list(zip(self._versions, self._steps, strict=True))
 
 
-def staleness(versions: VersionMap, oldest_version: int, train_step: int) -> int:
-    """Steps between the oldest version of a sample and the step that trains it; never below 0.
+def oldest_step(versions: VersionMap, sampled_by: Iterable[int]) -> int:
+    """The step of the oldest of these versions (at least one).
+
+    Oldest by step: after a trainer fell back to a checkpoint, a newer version can be from an older step.
+    """
+    return min(map(versions.step_of, sampled_by))
+
+
+def staleness(versions: VersionMap, sampled_by: Iterable[int], train_step: int) -> int:
+    """Steps between the oldest of these versions and the step that trains what they sampled; never below 0.
 
     A version from a lineage that was lost can be "newer" than the step that trains it.
     """
-    return max(0, train_step - versions.step_of(oldest_version))
+    return max(0, train_step - oldest_step(versions, sampled_by))

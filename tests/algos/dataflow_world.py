@@ -96,7 +96,7 @@ class Trainer:
     version: int = 0
     versions: dict[int, int] = field(default_factory=lambda: {0: 0})
     exhausted: bool = False
-    trained: list[SampleBatch] = field(default_factory=list)
+    history: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])  # (consumed, step) after each batch
 
     @property
     def finished(self) -> bool:
@@ -104,13 +104,21 @@ class Trainer:
 
     def train(self, batch: SampleBatch, *, skip: bool = False) -> None:
         assert batch.number == self.consumed + 1, (batch.number, self.consumed)
-        self.trained.append(batch)
         self.consumed = batch.number
         self.exhausted = batch.last
         if batch.samples and not skip:
             self.step += 1
             self.version += 1
             self.versions[self.version] = self.step
+        self.history.append((self.consumed, self.step))
+
+    def fall_back(self, batches: int) -> None:
+        """Die and resume from a checkpoint of `batches` ago; the weights become a newer version of an older step."""
+        del self.history[max(1, len(self.history) - batches) :]
+        self.consumed, self.step = self.history[-1]
+        self.epoch += 1
+        self.version += 1
+        self.versions[self.version] = self.step
 
     def progress(self) -> Progress:
         recent = tuple(VersionStep(version=v, step=s) for v, s in sorted(self.versions.items()))

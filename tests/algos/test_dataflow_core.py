@@ -119,6 +119,7 @@ def test_edf_trains_first_what_goes_stale_first() -> None:
     for order, expected in [("edf", [1, 0]), ("fifo", [0, 1])]:
         world = world_of(max_staleness=3, prefetch=1, filters=(), dataflow=DataflowSection(order=order))
         world.trainers["solver"].versions |= {1: 1, 2: 2}
+        world.trainers["solver"].version = 2
         world.core.on_progress(world.trainers["solver"].progress())
         world.plan()
         for index, version in [(0, 2), (1, 1)]:
@@ -428,3 +429,59 @@ def test_batch_metrics_have_the_names_of_the_table() -> None:
     assert values["dataflow.reward_effective"] == 0.5
     assert values["dataflow.pass_fraction"] == pytest.approx(2 / 3)
     assert values["dataflow.open_groups"] == 1
+
+
+def test_what_is_known_of_the_trainer_after_a_restart_makes_no_surplus() -> None:
+    world = world_of(filters=(), max_staleness=1, prefetch=1)
+    for index in range(4):
+        world.plan()
+        answer_group(world, index, 1.0, 0.0)
+    world.emit("solver")
+    world.emit("solver")
+    world.train("solver")
+    world.train("solver")
+    world.plan()
+    answer_group(world, 4, 1.0, 0.0)
+    world.core = DataflowCore.restore(world.config, world.saved[0], sizes={"math": None})  # before anything happened
+    for batch in world.samples["solver"]:
+        world.core.apply_batch(batch)
+    for decision in world.decisions:
+        world.core.apply_decision(decision)
+    for sequence, episode in enumerate(world.episodes, start=1):
+        world.core.on_episode(episode, sequence)
+    ledger = world.core.ledger("solver")
+    assert (ledger["emitted"], ledger["buffered"], ledger.get("surplus", 0)) == (8, 2, 0)
+
+
+def test_a_version_that_the_trainer_did_not_tell_of_waits_for_it() -> None:
+    world = world_of(filters=(), max_staleness=1, prefetch=1)
+    world.plan()
+    for task in world.queue[:4]:
+        world.episodes.append(episode_of(task, {"solver": float(task.member)}, versions={"solver": 5}))
+    read_all(world)
+    assert world.emit("solver") is None
+    world.trainers["solver"].version = 5
+    world.trainers["solver"].versions[5] = 0
+    world.core.on_progress(world.trainers["solver"].progress())
+    assert world.emit("solver") is not None
+
+
+def test_a_group_that_a_decision_completes_waits_for_its_episodes_in_a_restore() -> None:
+    world = world_of(dataflow=DataflowSection(task_deadline_s=10.0, max_attempts=1, min_group_size=1), filters=())
+    world.plan()
+    lost = world.queue.pop(1)
+    answered = world.queue.pop(0)
+    world.answer(answered, GOOD)
+    read_all(world)
+    world.save()
+    world.now += 1
+    world.plan()
+    world.now += 11
+    world.plan()
+    assert any(d.kind is DecisionKind.CLOSE and d.group_id == lost.group_id for d in world.decisions)
+    core = DataflowCore.restore(world.config, world.saved[0], sizes={"math": None})
+    for decision in world.decisions:
+        core.apply_decision(decision)
+    core.resolve({1: world.episodes[0]})
+    ledger = core.ledger("solver")
+    assert (ledger["buffered"], ledger["expired"]) == (1, 7)

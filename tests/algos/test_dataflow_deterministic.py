@@ -107,3 +107,42 @@ def test_a_cohort_is_issued_whole_and_alone() -> None:
 @given(seed=st.integers(0, 2**32 - 1), crash_every=st.integers(1, 20))
 def test_a_crash_in_between_changes_nothing(seed: int, crash_every: int) -> None:
     assert content(play(seed, crash_every=crash_every)) == expected()
+
+
+def test_the_rest_of_a_cohort_is_issued_after_a_crash_and_no_more() -> None:
+    plain = TrainerSection(steps=4, batch_groups=3)
+    world = World(config_of(trainers={"solver": plain}, deterministic=True))
+    world.plan(apply=False)
+    world.crash()
+    while (task := world.pull()) is not None:
+        world.answer(task, {"solver": 1.0})  # the first group has no signal
+    world.read_one()
+    world.read_one()
+    world.plan()
+    assert [(d.cohort_id, d.cohort_size, d.group_size) for d in world.decisions] == [("inc/train-0", 6, 2)] * 3
+    for task in world.queue:
+        world.answer(task, {"solver": float(task.member)})
+    while world.read < len(world.episodes):
+        world.read_one()
+    world.plan()
+    assert [(d.cohort_id, d.cohort_size) for d in world.decisions[3:]] == [("inc/train-3", 2)]
+
+
+def test_an_evaluation_waits_until_every_trainer_is_idle() -> None:
+    trainers = {name: TrainerSection(steps=4, batch_groups=1, filters=()) for name in ("a", "b")}
+    held = EvalSection(env="math", size=1, every_steps=1)
+    world = World(config_of(trainers=trainers, evals={"held": held}, deterministic=True))
+    for _ in range(2):  # the round before, then the first batch
+        world.act()
+        for task in world.queue:
+            world.answer(task)
+        world.queue.clear()
+        while world.read < len(world.episodes):
+            world.read_one()
+    world.act()
+    world.train("a")
+    assert world.plan() == 0, "b's weights are about to change"
+    world.train("b")
+    world.plan()
+    assert world.decisions[-1].eval_round == 2
+    assert world.decisions[-1].min_versions == {"a": 1, "b": 1}

@@ -38,6 +38,8 @@ def chaos(world: World, steps: int) -> None:
             case 10:
                 world.scores += world.core.eval_results()
                 world.train(policy, tell=rng.random() < 0.7)
+                if rng.random() < 0.1 and not world.trainers[policy].finished:
+                    world.trainers[policy].fall_back(rng.randrange(3))
             case 11:
                 world.save()
             case 12 if rng.random() < 0.4:

@@ -53,10 +53,10 @@ def test_a_turn_that_sampled_nothing_leaves_only_its_context() -> None:
     assert len(sample.versions) == 1
 
 
-def test_several_trajectories_of_a_policy_share_their_mean_reward_and_oldest_version() -> None:
+def test_several_trajectories_of_a_policy_share_their_mean_reward() -> None:
     both = episode(one(GOOD, reward=1.0), one(GOOD, policy="verifier"), one(turn([1], [2], [(2, 0, 1)]), reward=0.0))
     judged = judge(both, "solver")
-    assert (judged.fate, judged.reward, judged.oldest_version) == ("", 0.5, 2)
+    assert (judged.fate, judged.reward, judged.versions) == ("", 0.5, (2, 4))
     assert [at for at, _ in trajectories_of(both, "solver")] == [0, 2]
 
 

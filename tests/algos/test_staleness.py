@@ -19,9 +19,15 @@ def test_unknown_versions_count_as_old_as_they_can_be() -> None:
 def test_staleness_is_in_steps_not_in_versions() -> None:
     # a resume published version 12 again at step 9 without a step in between
     versions = VersionMap([(10, 8), (11, 9), (12, 9)])
-    assert staleness(versions, 10, 11) == 3
-    assert staleness(versions, 11, 11) == staleness(versions, 12, 11) == 2
-    assert staleness(versions, 12, 7) == 0, "a lineage that was lost had gone further"
+    assert staleness(versions, [10], 11) == 3
+    assert staleness(versions, [11], 11) == staleness(versions, [12], 11) == 2
+    assert staleness(versions, [12], 7) == 0, "a lineage that was lost had gone further"
+
+
+def test_after_a_fall_back_the_oldest_version_is_not_the_smallest() -> None:
+    versions = VersionMap([(0, 0), (1, 1), (2, 0), (3, 1)])
+    assert staleness(versions, [1, 2], 2) == 2
+    assert staleness(versions, [1, 3], 2) == 1
 
 
 def test_the_oldest_allowed_version_is_the_first_that_is_young_enough() -> None:
@@ -31,6 +37,8 @@ def test_the_oldest_allowed_version_is_the_first_that_is_young_enough() -> None:
     assert versions.oldest_allowed(2, 2) == 0, "any"
     assert versions.oldest_allowed(9, 2) == 3, "nothing younger was published yet"
     assert VersionMap().oldest_allowed(9, 2) == 0
+    fallen_back = VersionMap([(0, 0), (1, 1), (2, 2), (3, 1), (4, 2)])
+    assert fallen_back.oldest_allowed(3, 1) == 4, "version 3 is older than version 2"
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=30), st.integers(0, 40), st.integers(0, 4))
@@ -42,8 +50,8 @@ def test_what_is_allowed_is_not_stale(gaps: list[int], train_step: int, max_stal
         versions.learn(version, step)
     version = versions.oldest_allowed(train_step, max_staleness)
     if step >= train_step - max_staleness:
-        assert staleness(versions, version, train_step) <= max_staleness
-        assert version == 0 or staleness(versions, version - 1, train_step) > max_staleness
+        assert staleness(versions, [version], train_step) <= max_staleness
+        assert version == 0 or staleness(versions, [version - 1], train_step) > max_staleness
 
 
 def test_news_may_come_in_any_order_and_again() -> None:
