@@ -12,6 +12,9 @@ import numpy as np
 from astraflow.errors import MessageError
 from astraflow.messages import TRAINABLE_REASONS, Episode, Reason, Sample, Trajectory, Turn, VersionSpan, array_of
 
+# Beyond this, sums over a group may overflow; no grader means such numbers. NaN and infinity are beyond it too.
+LARGEST_REWARD = 1e100
+
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
@@ -34,16 +37,16 @@ def trajectories_of(episode: Episode, policy: str) -> list[tuple[int, Trajectory
 def judge(episode: Episode, policy: str) -> Judged:
     """Whether the episode has something to train `policy` on.
 
-    A reward that is no finite number is the grader's fault, never a 0.
+    A reward that is no number, infinite or absurdly large is the grader's fault, never a 0.
     """
     if episode.reason not in TRAINABLE_REASONS:
         return Judged(fate=str(episode.reason))
     trajectories = [trajectory for _, trajectory in trajectories_of(episode, policy)]
-    rewards = [trajectory.reward for trajectory in trajectories]
-    if not all(isinstance(reward, int | float) and math.isfinite(reward) for reward in rewards):
-        return Judged(fate=str(Reason.GRADER))
     if not trajectories:
         return Judged(fate="no-tokens")
+    rewards = [trajectory.reward for trajectory in trajectories]
+    if not all(isinstance(reward, int | float) and abs(reward) <= LARGEST_REWARD for reward in rewards):
+        return Judged(fate=str(Reason.GRADER))
     try:
         for trajectory in trajectories:
             for turn in trajectory.turns:

@@ -4,6 +4,7 @@ Not in snapshots: after a restart the first batch's numbers cover what this proc
 in actors/metrics.py.
 """
 
+import math
 from dataclasses import dataclass, field
 
 from astraflow.algos.samples import Judged
@@ -23,7 +24,7 @@ class Window:
         """An episode of a group that closed; without a valid reward it counts in no mean."""
         if not judged.fate:
             self.rewards.append(judged.reward)
-            if episode.correct is not None:
+            if episode.correct is not None and math.isfinite(episode.correct):
                 self.corrects.append(episode.correct)
 
     def closed(self, *, passed: bool) -> None:

@@ -421,12 +421,15 @@ def test_batch_metrics_have_the_names_of_the_table() -> None:
     world.plan()
     answer_group(world, 0, 1.0, 0.0)
     answer_group(world, 1, 1.0, 1.0)
-    answer_group(world, 2, 1.0, 0.0)
+    for task in world.queue[:2]:
+        world.answer(task, {"solver": float(task.member)}, correct=float("nan"))
+    read_all(world)
     world.emit("solver")
     values = world.core.batch_metrics("solver")
     assert set(values) <= set(TABLE)
     assert values["dataflow.reward_all"] == pytest.approx(4 / 6)
     assert values["dataflow.reward_effective"] == 0.5
+    assert values["dataflow.correct_all"] == 0.75
     assert values["dataflow.pass_fraction"] == pytest.approx(2 / 3)
     assert values["dataflow.open_groups"] == 1
 

@@ -60,7 +60,7 @@ def test_several_trajectories_of_a_policy_share_their_mean_reward() -> None:
     assert [at for at, _ in trajectories_of(both, "solver")] == [0, 2]
 
 
-@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf, None])
+@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf, None, 1e308, "1"])
 def test_a_reward_that_is_no_number_is_the_graders_fault(reward: Any) -> None:
     assert judge(episode(one(GOOD, reward=reward)), "solver").fate == "grader"
     assert judge(episode(one(GOOD), one(GOOD, reward=reward, policy="other")), "solver").fate == ""
