@@ -110,7 +110,7 @@ class DataflowCore:
         group = self._state.groups.get(decision.group_id)
         key = GroupKey(decision.source, decision.epoch, decision.index)
         if decision.kind is DecisionKind.ISSUE:
-            if group is None and not self._state.is_closed(key):
+            if group is None and not self._state.is_closed(key) and self._state.known_set(decision):
                 self._state.open_group(decision)
         elif group is not None and decision.kind is DecisionKind.REISSUE:
             group.reissue(decision.member, decision.attempt)

@@ -49,8 +49,9 @@ class DataflowState:
             )
             for name, section in config.eval.items()
         }  # fmt: skip
-        self.groups = {group.id: group for group in snapshot.groups}
-        self.retrying = {group.id: group for group in snapshot.groups if group.retrying}
+        # An evaluation may have been taken out of the run file; its open groups go with it.
+        self.groups = {each.id: each for each in snapshot.groups if self.known_set(each.decision)}
+        self.retrying = {group.id: group for group in self.groups.values() if group.retrying}
         self._closed = {(source, epoch): RangeSet(ranges) for source, epoch, ranges in snapshot.closed}
         self._ordinal = snapshot.ordinal
         for flow in self.flows.values():
@@ -73,6 +74,10 @@ class DataflowState:
     @property
     def deterministic(self) -> bool:
         return self.config.run.deterministic
+
+    def known_set(self, decision: Decision) -> bool:
+        """A training decision, or one of an evaluation that the run has."""
+        return not decision.eval_set or decision.eval_set in self.evals
 
     def is_closed(self, key: GroupKey) -> bool:
         """The group was issued and closed."""

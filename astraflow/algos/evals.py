@@ -45,6 +45,7 @@ class Round(msgspec.Struct):
     """An open round. In snapshots; append fields only."""
 
     versions: dict[str, int]  # per trainable policy, the oldest version that may answer
+    size: int  # groups
     issued: int = 0  # groups
     closed: int = 0  # groups
     failed: int = 0  # episodes without a valid reward
@@ -103,16 +104,17 @@ class EvalSet:
 
     def keys(self, number: int) -> list[GroupKey]:
         """The groups of round `number` that weren't issued yet."""
-        issued = self.state.rounds[number].issued if number in self.state.rounds else 0
+        current = self.state.rounds.get(number)
+        issued, size = (current.issued, current.size) if current else (0, self.section.size)
         first = self.section.first
-        return [GroupKey(self.source, number, index) for index in range(first + issued, first + self.section.size)]
+        return [GroupKey(self.source, number, index) for index in range(first + issued, first + size)]
 
     def opened(self, decision: Decision) -> None:
         """A group of a round was issued; the first one begins the round."""
         state, number = self.state, decision.eval_round
         if number not in state.rounds:
             versions = dict(decision.min_versions)
-            state.rounds[number] = Round(versions, began_at=decision.decided_at)
+            state.rounds[number] = Round(versions, self.section.size, began_at=decision.decided_at)
             state.last_round, state.last_versions = number, versions
         state.rounds[number].issued += 1
 
@@ -123,7 +125,7 @@ class EvalSet:
         current.failed += failed
         for episode in episodes:
             self._add(current, episode)
-        if current.closed == self.section.size:
+        if current.closed == current.size:
             del self.state.rounds[number]
             for policy in self.policies:
                 asked = current.versions.get(policy, 0)
@@ -133,7 +135,7 @@ class EvalSet:
     def waits_for(self) -> str:
         """A sentence on the open round; "" = none is open."""
         return "; ".join(
-            f"evaluation {self.name} round {number}: {current.closed} of {self.section.size} tasks"
+            f"evaluation {self.name} round {number}: {current.closed} of {current.size} tasks"
             for number, current in self.state.rounds.items()
         )
 

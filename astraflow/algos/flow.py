@@ -58,6 +58,7 @@ class Flow:
         self._notes = notes
         self.trainer = TrainerView(steps=section.steps, state=state.trainer if state else None)
         self._state = state or FlowState(trainer=TrainerState())
+        self.trainer.last_is_out = self._state.ended
         self._counts = Counter(self._state.counts)
         self._spent = dict(self._state.spent)
         self._buffer = Buffer(config.dataflow.order, self._state.buffer)
@@ -234,6 +235,7 @@ class Flow:
             return
         assert batch.number == self._state.number + 1, (self.policy, batch.number, self._state.number)
         self._state.number, self._state.ended = batch.number, batch.last
+        self.trainer.last_is_out = batch.last
         for group_id, members in members_of(batch).items():
             if group := self._buffer.remove(group_id):
                 self._shelf.release(group.sequences)

@@ -30,6 +30,7 @@ class TrainerView:
         self._steps = steps
         self.versions = VersionMap(self._state.versions)
         self.current = state is None  # False: what is known is as old as the snapshot
+        self.last_is_out = False  # the last batch was emitted: sources have ended before the steps
 
     def state(self) -> TrainerState:
         """A copy for the snapshot."""
@@ -49,7 +50,8 @@ class TrainerView:
 
     @property
     def finished(self) -> bool:
-        return self._state.finished
+        """It says so, and that still fits: a finished run may have been given more steps."""
+        return self._state.finished and (self.remaining_steps == 0 or self.last_is_out)
 
     @property
     def remaining_steps(self) -> int:

@@ -6,7 +6,7 @@ from dataflow_world import INCARNATION, World, config_of, episode_of
 
 from astraflow.algos.dataflow_core import DataflowCore, VerdictKind
 from astraflow.algos.dataflow_snapshot import SNAPSHOT_SCHEMA
-from astraflow.config import DataflowSection, EnvSection, SourceSection, TrainerSection
+from astraflow.config import DataflowSection, EnvSection, EvalSection, RunConfig, SourceSection, TrainerSection
 from astraflow.errors import ConfigError, CursorError, MessageError
 from astraflow.messages import DecisionKind, Reason
 
@@ -488,3 +488,30 @@ def test_a_group_that_a_decision_completes_waits_for_its_episodes_in_a_restore()
     core.resolve({1: world.episodes[0]})
     ledger = core.ledger("solver")
     assert (ledger["buffered"], ledger["expired"]) == (1, 7)
+
+
+def test_a_finished_run_that_is_given_more_steps_goes_on() -> None:
+    def config(steps: int) -> RunConfig:
+        trainer = TrainerSection(steps=steps, batch_groups=1, filters=())
+        return config_of(trainers={"solver": trainer}, evals={"held": EvalSection(env="math", size=1, every_steps=0)})
+
+    world = World(config(2))
+    world.run()
+    told = world.trainers["solver"].progress()
+    assert told.finished
+    core = DataflowCore.restore(config(3), world.core.snapshot(), sizes={"math": None})
+    core.on_progress(told)  # what the trainer said before it was given more
+    assert not core.finished
+    assert [decision.source for decision in core.plan(0.0)] == ["train"]
+
+
+def test_an_evaluation_can_be_taken_out_of_a_run() -> None:
+    trainer = TrainerSection(steps=2, batch_groups=1, filters=())
+    world = World(config_of(trainers={"solver": trainer}, evals={"held": EvalSection(env="math", size=1)}))
+    before = world.core.snapshot()
+    world.plan()
+    for data in (before, world.core.snapshot()):
+        core = DataflowCore.restore(config_of(trainers={"solver": trainer}), data, sizes={"math": None})
+        for decision in world.decisions:
+            core.apply_decision(decision)
+        assert {decision.eval_set for decision in core.unfinished()} == {""}
