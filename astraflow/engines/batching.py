@@ -6,6 +6,7 @@ prompt never holds up those who decode for longer than one step.
 Requests with equal prompts (a group's members) share one prefill: the first computes it, its twins copy the result.
 """
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,10 +17,15 @@ from astraflow.engines.base import EngineRequest
 from astraflow.engines.sampling import Draw, sample
 from astraflow.engines.sequences import BatchModel, Running, Segment
 
+BROKEN = "broken"
+
 
 @dataclass(frozen=True)
 class Sampled:
-    """One token of one request. `finish_reason` is "" while the request goes on."""
+    """One token of one request. `finish_reason` is "" while the request goes on.
+
+    BROKEN: the model's logits were not finite, so there is no token; the request has ended.
+    """
 
     request_id: str
     token: int
@@ -132,6 +138,9 @@ class Batcher:
         return twins
 
     def _append(self, sequence: Running, token: int, logprob: float) -> Sampled:
+        if math.isnan(logprob):
+            self._leave(sequence)
+            return Sampled(sequence.request.id, token, logprob, BROKEN)
         sequence.tokens[sequence.known] = token
         sequence.known += 1
         finish_reason = ""

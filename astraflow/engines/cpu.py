@@ -17,6 +17,7 @@ from astraflow.algos.tensors import HostTensor
 from astraflow.config import EngineSection
 from astraflow.engines.architecture import decoder_spec, read_facts
 from astraflow.engines.base import EngineLoad, EngineRequest, TokenStream
+from astraflow.engines.batching import BROKEN
 from astraflow.engines.decoder import SlotDecoder
 from astraflow.engines.hardware import compute_dtype
 from astraflow.engines.requests import check_request
@@ -199,15 +200,19 @@ class CpuEngine:
     def _deliver(self, result: StepResult) -> None:
         for item in result.sampled:
             reply = self._replies.get(item.request_id)
-            if reply is not None:
+            if reply is None:
+                continue
+            if item.finish_reason == BROKEN:
+                reply.fail(f"version {result.version} gives logits that are not finite")
+            else:
                 reply.put((item.token,), (item.logprob,), result.version, item.finish_reason)
-                if item.finish_reason:
-                    del self._replies[item.request_id]
+            if item.finish_reason:
+                del self._replies[item.request_id]
         for request_id in result.cancelled:
             reply = self._replies.pop(request_id, None)
             if reply is not None:
                 reply.put((), (), result.version, "abort")
-        self._rate.add(len(result.sampled))
+        self._rate.add(sum(item.finish_reason != BROKEN for item in result.sampled))
 
     async def cancel(self, request_id: str) -> None:
         self._drop(request_id)

@@ -5,7 +5,8 @@ It computes nothing. Axes: L layers, R rows, K key/value heads, C tokens, D head
 A pool's tensors span all of its rows, but the kernel backs only what was written; a row counts against the budget once
 it is used. Rows [0, active) of a pool belong to running sequences, so a decode step attends over one slice; rows behind
 them hold what finished sequences left, and serve as prefix cache for new ones until they are overwritten.
-Invariant: used rows of all pools together never exceed the budget, so neither does resident memory.
+Invariants: used rows of all pools together never exceed the budget, so neither does resident memory. Behind its length
+a row holds zeros: these positions are attended to with weight 0, and 0 · NaN, left by weights that were broken, is NaN.
 Keys and values computed by older weights are never reused for a new sequence: `invalidate` forgets them.
 """
 
@@ -46,6 +47,12 @@ class Pool:
         self.rows: list[Row] = []  # by index: active ones, then leftovers
         self.active = 0
 
+    def truncate(self, row: Row, length: int) -> None:
+        """Forget a row's tokens from `length` on."""
+        for cache in (self.keys, self.values):
+            cache[:, row.index, :, length : row.length] = 0
+        row.length = length
+
     def exchange(self, a: Row, b: Row) -> None:
         """Swap two rows' places and contents."""
         if a is b:
@@ -53,16 +60,15 @@ class Pool:
         for cache in (self.keys, self.values):
             kept = cache[:, a.index, :, : a.length].clone()
             cache[:, a.index, :, : b.length] = cache[:, b.index, :, : b.length]
+            cache[:, a.index, :, b.length : a.length] = 0
             cache[:, b.index, :, : a.length] = kept
+            cache[:, b.index, :, a.length : b.length] = 0
         a.index, b.index = b.index, a.index
         self.rows[a.index], self.rows[b.index] = a, b
 
 
 def _lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Zeros that cost no memory until they are written: numpy's come from calloc, torch writes its own.
-
-    Zeros matter: unused positions are attended to with weight 0, and 0 · NaN is NaN.
-    """
+    """Zeros that cost no memory until they are written: numpy's come from calloc, torch writes its own."""
     raw = np.zeros(shape, dtype=np.uint16 if dtype.itemsize == 2 else np.uint32)
     return torch.from_numpy(raw).view(dtype)
 
@@ -106,9 +112,9 @@ class KvCache:
         if row is None:
             return None
         if row is source:
-            row.length = length
+            row.pool.truncate(row, length)
         else:
-            row.length, row.reusable = 0, True
+            row.reusable = True
             if source is not None:
                 self.copy_prefix(source, row, length)
         row.tokens = tokens
@@ -116,7 +122,7 @@ class KvCache:
         return row
 
     def copy_prefix(self, source: Row, target: Row, length: int) -> None:
-        """Make the first `length` tokens of `target` those of `source`."""
+        """Make the first `length` tokens of `target`, which has no more, those of `source`."""
         to, of = target.pool, source.pool
         to.keys[:, target.index, :, :length] = of.keys[:, source.index, :, :length]
         to.values[:, target.index, :, :length] = of.values[:, source.index, :, :length]
@@ -159,7 +165,7 @@ class KvCache:
         else:
             return None
         if row is not source:
-            row.length = 0  # what it held is not worth moving
+            pool.truncate(row, 0)
         pool.exchange(row, pool.rows[pool.active])
         pool.active += 1
         return row

@@ -37,7 +37,8 @@ class Draw:
 def sample(logits_BV: Tensor, draws: Sequence[Draw]) -> tuple[list[int], list[float]]:
     """One token per row and its logprob.
 
-    Args: logits_BV: float[B, V], any float dtype; draws: B. Returns: B token ids, B natural logprobs.
+    Args: logits_BV: float[B, V], any float dtype; draws: B. Returns: B token ids, B natural logprobs. For a row with a
+    NaN, with +inf, or without any finite logit the logprob is NaN and the token has no meaning.
     """
     if not draws:
         return [], []

@@ -97,7 +97,7 @@ async def stop_tokens_end_a_completion_and_are_part_of_it(case: EngineCase, engi
 
 
 async def the_models_end_token_ends_a_completion(case: EngineCase, engine: PolicyEngine) -> None:
-    found = await read_all(engine, [request(str(i), count=150, seed=i, ignore_eos=False) for i in range(12)])
+    found = await read_all(engine, [request(str(i), count=100, seed=i, ignore_eos=False) for i in range(8)])
     ended = [item for item in found if item.finish_reason == "stop"]
     assert ended
     for item in ended:

@@ -185,6 +185,27 @@ async def test_a_crash_of_the_engine_thread_ends_every_stream_with_an_error(
         await engine.swap(1, UNTIED.tensors)
 
 
+async def test_broken_weights_fail_their_requests_and_leave_no_trace_after_the_next_swap(engine: CpuEngine) -> None:
+    before = await read(engine.generate(request("before", count=60)))
+    name = "model.layers.0.self_attn.v_proj.weight"
+    good = UNTIED.tensors[name]
+    broken = HostTensor("F32", good.shape, memoryview(np.full(good.shape, np.nan, dtype="<f4").tobytes()))
+    running = engine.generate(request("running", count=200))
+    await anext(running)
+    await engine.swap(1, {name: broken})
+    with pytest.raises(EngineError, match="version 1 gives logits that are not finite"):
+        async for _ in running:
+            pass
+    streams = [engine.generate(request(f"{i}", seed=i, length=60 + i, count=20)) for i in range(8)]
+    for stream in streams:
+        with pytest.raises(EngineError, match="not finite"):
+            await read(stream)
+    assert (engine.load().running, engine.load().error) == (0, "")
+    await engine.swap(2, {name: good})
+    requests = [request(f"after-{i}", count=60) for i in range(8)]
+    assert {item.tokens for item in await read_all(engine, requests)} == {before.tokens}
+
+
 async def test_weights_that_do_not_fit_are_refused_at_start() -> None:
     tensors: Mapping[str, HostTensor] = {
         name: tensor for name, tensor in UNTIED.tensors.items() if name != "model.norm.weight"

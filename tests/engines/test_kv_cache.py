@@ -33,7 +33,11 @@ def holds(row: Row) -> bool:
     tokens = torch.from_numpy(row.tokens[: row.length]).float()
     keys = row.pool.keys[0, row.index, 0, : row.length, 0]
     values = row.pool.values[0, row.index, 0, : row.length, 1]
-    return torch.equal(keys, tokens) and torch.equal(values, -tokens)
+    rest = (
+        row.pool.keys[0, row.index, 0, row.length :].abs().sum()
+        + row.pool.values[0, row.index, 0, row.length :].abs().sum()
+    )
+    return torch.equal(keys, tokens) and torch.equal(values, -tokens) and float(rest) == 0
 
 
 def test_a_request_waits_for_room_and_gets_it_when_others_leave() -> None:

@@ -128,5 +128,16 @@ def test_a_token_of_probability_zero_is_never_drawn(seed: int, dead: int) -> Non
     assert logprobs == pytest.approx([-math.log(dead)] * 64, abs=1e-6)
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_logits_that_are_not_finite_give_a_nan_logprob_in_their_row_only(bad: float) -> None:
+    logits = torch.zeros(4, 300)
+    logits[1, 17] = bad
+    logits[2] = -math.inf
+    for sampling in ({}, {"top_k": 5}, {"temperature": 0.0}):
+        tokens, logprobs = sample(logits, draws(4, **sampling))
+        assert [math.isnan(value) for value in logprobs] == [False, True, True, False]
+        assert all(0 <= token < 300 for token in tokens)
+
+
 def test_no_rows_give_no_tokens() -> None:
     assert sample(torch.empty(0, 10), []) == ([], [])
