@@ -149,7 +149,7 @@ class Publisher:
 
     async def persist(self, size_bytes: int, attempt: Attempt, *, what: str, deadline_s: float | None) -> PublishAck:
         """Run `attempt(session)` until it returns, fails for good, or the deadline passes."""
-        wait_s, reason = RETRY_FIRST_S, "no connection"
+        wait_s, reason = RETRY_FIRST_S, "no answer yet"
         loop = asyncio.get_running_loop()
         start_s, warn_after_s = loop.time(), WARN_FIRST_S
         try:
