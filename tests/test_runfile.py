@@ -324,7 +324,7 @@ def test_missing_tables_are_named(file: Path) -> None:
         (["policies.solver.model=smollm"], "model folder smollm does not exist (looked in "),
         (["policies.solver.model=smollm"], "did you mean smollm2-135m-instruct?"),
         (
-            ["policies.judge.model=toy", "policies.judge.engine.kind=toy"],
+            ["policies.judge.model=toy", "policies.judge.engine.kind=toy", "envs.game.kind=tiny"],
             "envs.game.args.policy in {file} line 12: is missing",
         ),
         (
@@ -332,6 +332,10 @@ def test_missing_tables_are_named(file: Path) -> None:
             "there is no [policies.jugde]; did you mean judge?",
         ),
         (["envs.game.args.policy=3"], "expected the name of a policy, got 3"),
+        (
+            ["envs.game.args.policies=solver"],
+            "envs.game.args.policies in --set envs.game.args.policies=solver: expected a list",
+        ),
         (
             [
                 "policies.judge={ model = 'toy', engine = { kind = 'toy' }, trainer = { steps = 1, learner = 'toy' } }",

@@ -7,6 +7,7 @@ raises a ConfigError that says how to fix it.
 from collections.abc import Iterable
 from pathlib import Path
 
+from astraflow.algos.feeds import feeds_of
 from astraflow.config import EnvSection, PolicySection, RunConfig, SourceSection, TrainerSection
 from astraflow.runfile.decode import Where, nearest
 
@@ -133,21 +134,21 @@ def model_bytes(model: str) -> int:
 
 def _check_policy_of_env(name: str, env: EnvSection, config: RunConfig, where: Where) -> None:
     path, policy = ("envs", name, "args", "policy"), env.args.get("policy", "")
-    if ":" in env.kind or env.kind == "toy":  # the user's own class decides; a toy talks to every policy
+    if ":" in env.kind:  # the user's own class decides what its arguments mean
         return
     if not isinstance(policy, str):
         raise where.error(path, f"expected the name of a policy, got {policy!r}")
     if policy:
         _check_known(path, policy, config.policies, "policies", where)
-    elif len(config.policies) > 1:
+    elif len(config.policies) > 1 and env.kind != "toy":  # a toy talks to every policy
         raise where.error(path, f"is missing; say which of {', '.join(config.policies)} answers in this environment")
 
 
 def _check_feeding(config: RunConfig, where: Where) -> None:
-    used = [config.envs[source.env] for source in config.sources.values()]
-    if any(":" in env.kind for env in used):  # may feed any policy
-        return
-    fed = {env.args.get("policy") or next(iter(config.policies)) for env in used}
+    for name, env in config.envs.items():
+        if not isinstance(env.args.get("policies", []), list):
+            raise where.error(("envs", name, "args", "policies"), "expected a list of names of policies")
+    fed = {policy for source in config.sources.values() for policy in feeds_of(config, source.env)}
     for policy in trainable(config):
         if policy not in fed:
             raise where.error(

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from astraflow.actors.runfolder import RunFolder
+from astraflow.bus import EmbeddedServer
 from tests.cli.toyrun import ENDLESS, finished, sets, started, write_toy
 from tests.support import eventually
 
@@ -202,6 +203,20 @@ async def test_a_taken_port_is_a_sentence(folder: Path) -> None:
     assert code == 1
     assert f"port {port} on 127.0.0.1 is taken" in output
     assert "Traceback" not in output
+
+
+@pytest.mark.slow
+async def test_a_run_on_an_external_server(folder: Path, nats_server: EmbeddedServer) -> None:
+    external = [f"bus.url={nats_server.url}", f"bus.token_file={nats_server.token_file}"]
+    code, output = await finished(folder, "up", "run.toml", *sets(*external))
+    assert code == 0, output
+    assert not (folder / "runs/demo/nats").exists()
+    token = ["--token-file", str(nats_server.token_file)]
+    code, output = await finished(folder, "status", "--url", nats_server.url, "--run", "demo", *token)
+    assert (code, "run demo · finished" in output) == (0, True), output
+    (folder / "wrong").write_text("not the token")
+    code, output = await finished(folder, "up", "run.toml", *sets(external[0], "bus.token_file=wrong"))
+    assert (code, "credentials" in output, "Traceback" in output) == (1, True, False), output
 
 
 @pytest.mark.slow
