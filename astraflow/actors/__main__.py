@@ -66,10 +66,11 @@ async def read_run_record(options: BusOptions, *, run: str, region: str, name: s
 
 async def watch_run(ctx: ActorContext) -> None:
     """End the actor when the run's record says that the run is to end."""
-    async for update in ctx.bus.kv_watch("run"):
-        if isinstance(update.message, RunRecord) and update.message.stop_requested:
-            ctx.stop(update.message.stop_requested)
-            return
+    async with contextlib.aclosing(ctx.bus.kv_watch("run")) as updates:
+        async for update in updates:
+            if isinstance(update.message, RunRecord) and update.message.stop_requested:
+                ctx.stop(update.message.stop_requested)
+                return
 
 
 async def act(args: argparse.Namespace) -> None:

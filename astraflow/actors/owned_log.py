@@ -26,15 +26,10 @@ class OwnedLog:
     @classmethod
     async def open(cls, bus: Bus, *, stream: str, subject: str, cursor: Cursor | None) -> "OwnedLog":
         """`cursor` is the place that a snapshot remembers; None = nothing applied yet."""
-        state = await bus.log_state(stream)
-        return cls(
-            bus,
-            stream=stream,
-            subject=subject,
-            cursor=cursor,
-            incarnation=state.incarnation,
-            last=state.last_sequence,
-        )
+        incarnation = (await bus.log_state(stream)).incarnation
+        newest = await bus.last_entry(stream, subject)
+        last = newest.sequence if newest is not None else 0
+        return cls(bus, stream=stream, subject=subject, cursor=cursor, incarnation=incarnation, last=last)
 
     async def unapplied(self) -> AsyncIterator[LogEntry]:
         """What an earlier process wrote behind the cursor, to the end. Raises CursorError if the log does not fit."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import tempfile
+from contextlib import aclosing
 from pathlib import Path
 
 from astraflow.actors.context import ActorContext
@@ -17,14 +18,14 @@ async def fetch_tokenizers(ctx: ActorContext) -> dict[str, ChatTokenizer]:
 
 async def _fetch(ctx: ActorContext, policy: str) -> ChatTokenizer:
     follower = WeightFollower(ctx.bus, policy)
-    async for head in follow_heads(ctx.bus, policy):
-        try:
-            files = await follower.files(head)
-        except WeightsError as exc:  # purged while we read: the next head has them
-            ctx.last_error = str(exc)
-            continue
-        return await asyncio.to_thread(_load, files)
-    raise WeightsError(f"the watch on the head of policy {policy} ended")
+    async with aclosing(follow_heads(ctx.bus, policy)) as heads:
+        while True:
+            try:
+                files = await follower.files(await anext(heads))
+            except WeightsError as exc:  # purged while we read: the next head has them
+                ctx.last_error = str(exc)
+            else:
+                return await asyncio.to_thread(_load, files)
 
 
 def _load(files: dict[str, bytes]) -> ChatTokenizer:

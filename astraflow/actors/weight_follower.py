@@ -7,7 +7,8 @@ WeightsError and leaves it as it was.
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 
 from astraflow.actors.weight_payload import unpack_full
@@ -19,18 +20,18 @@ from astraflow.errors import WeightsError
 from astraflow.messages import FileEntry, Head, Manifest, VersionKind
 
 
-async def follow_heads(bus: Bus, policy: str) -> AsyncIterator[Head]:
-    """The policy's head, now and whenever it moves."""
-    async for update in bus.kv_watch(f"head.{policy}"):
-        if isinstance(update.message, Head):
-            yield update.message
+async def follow_heads(bus: Bus, policy: str) -> AsyncGenerator[Head, None]:
+    """The policy's head, now and whenever it moves. Leave it only inside `aclosing`."""
+    async with aclosing(bus.kv_watch(f"head.{policy}")) as updates:
+        async for update in updates:
+            if isinstance(update.message, Head):
+                yield update.message
 
 
 async def first_head(bus: Bus, policy: str) -> Head:
     """The policy's head, waiting for the first one if there is none yet."""
-    async for head in follow_heads(bus, policy):
-        return head
-    raise WeightsError(f"the watch on the head of policy {policy} ended")
+    async with aclosing(follow_heads(bus, policy)) as heads:
+        return await anext(heads)
 
 
 @dataclass(frozen=True, kw_only=True)
