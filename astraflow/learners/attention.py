@@ -60,7 +60,8 @@ class _ShortAttention(torch.autograd.Function):
         rows, heads, length, width = query.shape
         groups = key.shape[1]
         stacked = query.reshape(rows, groups, -1, width)  # [B, K, G·L, D]: heads that share keys are one product
-        scores = (stacked @ key.transpose(-1, -2)).float().view(rows, groups, -1, length, length)
+        # Scores are made in fp32: rounded to bf16 they add 40 % to the error of SmolLM2's logprobs (0.145, not 0.105).
+        scores = (stacked.float() @ key.float().transpose(-1, -2)).view(rows, groups, -1, length, length)
         scores = scores.mul_(scale).add_(mask[:, :, None])
         weights = torch.softmax(scores, dim=-1).to(query.dtype).view(rows, groups, -1, length)
         output = weights @ value
