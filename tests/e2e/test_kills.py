@@ -58,12 +58,13 @@ async def run_with_kills(folder: Path, kills: list[tuple[int, str]], text: str =
         for step, actor in kills:
             await command.expect(f"solver step {step}/")
             kill(actor, parent=command.process.pid)
-        code = await command.end(within_s=90)
+        code = await command.end(within_s=150)
         assert code == 0, command.output
         return command
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(240)
 async def test_each_process_killed_once_loses_and_repeats_nothing(tmp_path: Path) -> None:
     kills = [
         (4, "rollout-local-0"),
@@ -84,6 +85,7 @@ async def test_each_process_killed_once_loses_and_repeats_nothing(tmp_path: Path
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(240)
 async def test_with_filters_no_task_is_trained_twice_and_each_has_one_fate(tmp_path: Path) -> None:
     text = RUN.replace("filters = []", 'filters = ["zero-advantage"]').replace(
         f"size = {GROUPS}", f"size = {GROUPS}, flat_share = 0.4, fail_every = 13"
