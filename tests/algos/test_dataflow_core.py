@@ -515,3 +515,14 @@ def test_an_evaluation_can_be_taken_out_of_a_run() -> None:
         for decision in world.decisions:
             core.apply_decision(decision)
         assert {decision.eval_set for decision in core.unfinished()} == {""}
+
+
+def test_a_failure_before_the_snapshot_is_issued_again_after_the_restore() -> None:
+    world = world_of()
+    world.plan()
+    failed = world.queue.pop(0)
+    world.answer(failed, {}, reason=Reason.INFRA)
+    read_all(world)
+    core = DataflowCore.restore(world.config, world.core.snapshot(), sizes={"math": None})
+    assert [(d.group_id, d.member, d.attempt) for d in core.plan(0.0)] == [(failed.group_id, failed.member, 1)]
+    assert len(core.unfinished()) == 7, "its next attempt isn't decided yet"

@@ -62,3 +62,11 @@ def test_giving_up_touches_open_members_only() -> None:
     assert each.complete
     each.reissue(1, 5)
     assert each.seats[1].attempt == 0, "what has ended isn't issued again"
+
+
+def test_a_good_record_makes_the_next_attempt_needless() -> None:
+    each = group()
+    each.take(episode_of(TASKS[0], {}, reason=Reason.INFRA), 1, max_attempts=3)
+    assert each.retrying
+    assert each.take(episode_of(TASKS[0], REWARDS), 2, max_attempts=3) is Taken.TERMINAL
+    assert not each.retrying
