@@ -100,7 +100,8 @@ def plan(
     roles: Sequence[Role], config: RunConfig, *, node: str, connection: Connection, folder: Path, cores: int
 ) -> list[Planned]:
     """The processes of a node, named `<role>-<node>-<k>`, each with its share of the cores. Raises ConfigError."""
-    counts = {role: sum(r.count for r in roles if r.role == role) for role in COMPUTE_ROLES}
+    computing = [role for role in roles if _computes(role, config)]
+    counts = {name: sum(role.count for role in computing if role.role == name) for name in COMPUTE_ROLES}
     threads = share(
         cores,
         policies=counts["policy"],
@@ -114,7 +115,7 @@ def plan(
         for _ in range(role.count):
             name = f"{role.role}-{node}-{numbers[role.role]}"
             numbers[role.role] += 1
-            own = threads.get(role.role, 1)
+            own = threads[role.role] if role in computing else 1
             command = [sys.executable, "-m", "astraflow.actors", "--role", role.role, "--name", name, "--node", node]
             command += ["--run", config.run.name, "--url", connection.url, "--region", connection.region]
             command += ["--folder", str(folder), "--threads", str(own)]
@@ -130,6 +131,11 @@ def plan(
             )
             planned.append(Planned(role=role, spec=spec))
     return planned
+
+
+def _computes(role: Role, config: RunConfig) -> bool:
+    """Whether it needs a share of the cores for long; the trainer of a frozen policy only publishes it."""
+    return role.role == "policy" or (role.role == "trainer" and config.policies[role.policy].trainer is not None)
 
 
 class Stopper:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from astraflow.actors.join import node_name
-from astraflow.actors.node import Connection, Planned, joining_roles, plan, roles_of
+from astraflow.actors.node import Connection, Planned, Role, joining_roles, plan, roles_of
 from astraflow.actors.up import join_command, needed_bytes
 from astraflow.bus import Topology
 from astraflow.config import RunConfig
@@ -41,12 +41,14 @@ def test_one_machine_gets_every_role(config: RunConfig) -> None:
         ("rollout-local-0", ""),
         ("rollout-local-1", ""),
         ("trainer-local-0", "solver"),
+        ("trainer-local-1", "judge"),
     ]
 
 
 def test_command_and_environment_carry_the_same_threads(config: RunConfig) -> None:
     for process in planned(config):
-        threads = "2" if process.role.role in ("policy", "trainer") else "1"
+        computes = process.role.role == "policy" or process.role == Role(role="trainer", policy="solver")
+        threads = "2" if computes else "1"  # of 8 cores for 4 processes; the frozen judge's trainer only publishes it
         assert flag(process, "--threads") == process.spec.environment["OMP_NUM_THREADS"] == threads
         assert flag(process, "--token-file") == "nats/token"
         assert flag(process, "--run") == "demo"

@@ -43,10 +43,6 @@ async def test_a_run_goes_to_its_end_and_then_shows_its_results(folder: Path) ->
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    strict=False,
-    reason="dataflow ends a reopened run on its snapshot's word: TrainerProgress.finished must also need `current`",
-)
 async def test_a_finished_run_goes_on_with_more_steps(folder: Path) -> None:
     assert (await finished(folder, "up", "run.toml"))[0] == 0
     home = folder / "runs/demo"
