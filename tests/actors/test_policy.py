@@ -1,0 +1,168 @@
+"""A policy replica on a real server with the toy engine: admission by version, swaps in flight, drain, refusal."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from astraflow.actors import policy
+from astraflow.actors.context import ActorContext
+from astraflow.actors.weight_publisher import WeightPublisher
+from astraflow.bus import Bus, EmbeddedServer
+from astraflow.config import EngineSection
+from astraflow.messages import ChunkKind, GenChunk, GenRequest, MemberState, Sampling, array_of
+from astraflow.models.toy import toy_model
+from tests.actors.contexts import CONFIG, context
+from tests.support import eventually
+
+REPLY = "af.test.reply.tester.0"
+
+
+def slow(step_s: float, slots: int = 4):
+    """CONFIG with a toy engine that takes `step_s` per token."""
+    engine = EngineSection(kind="toy", slots=slots, toy_step_s=step_s)
+    solver = msgspec.structs.replace(CONFIG.policies["solver"], engine=engine)
+    return msgspec.structs.replace(CONFIG, policies={"solver": solver})
+
+
+async def publish(publisher: WeightPublisher, version: int) -> None:
+    tensors, files = toy_model()
+    await publisher.publish(tensors, files, version=version, step=version, batch=version)
+
+
+@asynccontextmanager
+async def replica(
+    server: EmbeddedServer, folder: Path, config=CONFIG
+) -> AsyncIterator[tuple[ActorContext, WeightPublisher]]:
+    """A replica that serves version 0."""
+    async with (
+        context(server, folder, role="trainer", config=config) as trainer,
+        context(server, folder, role="policy", config=config) as ctx,
+        asyncio.TaskGroup() as group,
+    ):
+        publisher = WeightPublisher(trainer)
+        await publish(publisher, 0)
+        actor = group.create_task(policy.run(ctx))
+        await eventually(lambda: ctx.state is MemberState.READY)
+        yield ctx, publisher
+        ctx.stop("drain")
+        await actor
+
+
+class Asker:
+    """Sends requests and collects chunks."""
+
+    def __init__(self, bus: Bus) -> None:
+        self.bus = bus
+        self.chunks: list[GenChunk] = []
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, bus: Bus) -> AsyncIterator["Asker"]:
+        asker = cls(bus)
+        async with bus.subscribe_core(REPLY) as messages, asyncio.TaskGroup() as group:
+
+            async def collect() -> None:
+                async for decoded in messages:
+                    assert isinstance(decoded.message, GenChunk)
+                    asker.chunks.append(decoded.message)
+
+            task = group.create_task(collect())
+            yield asker
+            task.cancel()
+
+    async def ask(self, id: str, **fields: object) -> None:
+        request = GenRequest(
+            id=id,
+            attempt=0,
+            policy="solver",
+            prompt_tokens=array_of([1, 2, 3], "i4"),
+            sampling=Sampling(max_new_tokens=20, ignore_eos=True),
+            seed=1,
+            reply_subject=REPLY,
+        )
+        request = msgspec.structs.replace(request, **fields)
+        await self.bus.publish(self.bus.topology.gen("solver"), request, msg_id=f"{id}@0")
+
+    def kinds(self, id: str) -> list[ChunkKind]:
+        return [chunk.kind for chunk in self.chunks if chunk.request_id == id]
+
+    def tokens(self, id: str) -> list[int]:
+        arrays = [chunk.tokens.numpy() for chunk in self.chunks if chunk.request_id == id and chunk.tokens is not None]
+        return np.concatenate(arrays).tolist() if arrays else []
+
+    def finished(self, id: str) -> str:
+        return next(
+            (chunk.finish_reason for chunk in self.chunks if chunk.request_id == id and chunk.finish_reason), ""
+        )
+
+
+async def test_a_request_is_accepted_and_streamed_without_gaps(nats_server: EmbeddedServer, tmp_path: Path) -> None:
+    async with replica(nats_server, tmp_path) as (ctx, _), Asker.open(ctx.bus) as asker:
+        await asker.ask("a")
+        await eventually(lambda: asker.finished("a"))
+        assert asker.kinds("a")[0] is ChunkKind.ACCEPTED
+        positions = [(c.position, c.tokens.shape[0]) for c in asker.chunks if c.tokens is not None]
+        assert positions[0][0] == 0
+        assert all(after[0] == sum(before) for before, after in itertools.pairwise(positions))
+        assert len(asker.tokens("a")) == 20
+        assert asker.finished("a") == "length"
+
+
+async def test_a_request_for_a_newer_version_waits_for_it(nats_server: EmbeddedServer, tmp_path: Path) -> None:
+    async with replica(nats_server, tmp_path) as (ctx, publisher), Asker.open(ctx.bus) as asker:
+        await asker.ask("new", min_version=1)
+        await asker.ask("old")
+        await eventually(lambda: asker.finished("old"))
+        assert asker.kinds("new") == []
+        await publish(publisher, 1)
+        await eventually(lambda: asker.finished("new"))
+        assert {span.version for c in asker.chunks if c.request_id == "new" for span in c.versions} == {1}
+
+
+async def test_weights_change_under_a_running_request(nats_server: EmbeddedServer, tmp_path: Path) -> None:
+    config = slow(0.05)
+    async with replica(nats_server, tmp_path, config) as (ctx, publisher), Asker.open(ctx.bus) as asker:
+        await asker.ask("a")
+        await eventually(lambda: asker.tokens("a"))
+        await publish(publisher, 1)
+        await eventually(lambda: asker.finished("a"))
+        spans = [span for chunk in asker.chunks for span in chunk.versions]
+        assert [span.version for span in spans] == sorted(span.version for span in spans)
+        assert {span.version for span in spans} == {0, 1}
+        assert spans[0].start == 0
+        assert spans[-1].end == 20
+
+
+async def test_a_draining_replica_hands_over_at_once(nats_server: EmbeddedServer, tmp_path: Path) -> None:
+    config = slow(0.2, slots=1)
+    async with replica(nats_server, tmp_path, config) as (ctx, _), Asker.open(ctx.bus) as asker:
+        await asker.ask("running")
+        await eventually(lambda: asker.kinds("running"))
+        await asker.ask("queued")
+        ctx.stop("drain")
+        await eventually(lambda: ChunkKind.GOODBYE in asker.kinds("running"), within_s=2)
+        assert asker.kinds("queued") == []
+        assert (await ctx.bus.stream_depths())["gen.solver"] == 1
+
+
+async def test_what_an_engine_refuses_is_refused_with_a_reason(nats_server: EmbeddedServer, tmp_path: Path) -> None:
+    async with replica(nats_server, tmp_path) as (ctx, _), Asker.open(ctx.bus) as asker:
+        await asker.ask("long", sampling=Sampling(max_new_tokens=100_000))
+        await eventually(lambda: ChunkKind.REFUSED in asker.kinds("long"))
+        assert "100" in next(chunk.error for chunk in asker.chunks if chunk.kind is ChunkKind.REFUSED)
+        await asker.ask("next")
+        await eventually(lambda: asker.finished("next"))
+
+
+async def test_an_expired_request_is_not_worked_on(nats_server: EmbeddedServer, tmp_path: Path) -> None:
+    async with replica(nats_server, tmp_path) as (ctx, _), Asker.open(ctx.bus) as asker:
+        await asker.ask("expired", expires_at=time.time() - 1)
+        await asker.ask("fresh")
+        await eventually(lambda: asker.finished("fresh"))
+        assert asker.kinds("expired") == []
