@@ -121,7 +121,7 @@ class GenerationClient:
     async def open(cls, ctx: ActorContext) -> AsyncIterator["GenerationClient"]:
         """A client that listens while the context is open."""
         client = cls(ctx)
-        async with asyncio.TaskGroup() as group, ctx.bus.subscribe_core(client._reply) as chunks:
+        async with ctx.bus.subscribe_core(client._reply) as chunks, asyncio.TaskGroup() as group:
             task = group.create_task(client._dispatch(chunks))
             try:
                 yield client

@@ -15,8 +15,7 @@ from rich.console import Console
 from astraflow.actors.live import live_view
 from astraflow.actors.node import Connection, Stopper, joining_roles, plan, read_record, report_failure, say, supervise
 from astraflow.actors.threads import usable_cores
-from astraflow.bus import Bus, Topology, topology_of
-from astraflow.bus.faults import ApiError
+from astraflow.bus import ApiError, Bus, Topology, topology_of
 from astraflow.config import from_json
 from astraflow.errors import ConfigError
 from astraflow.messages import RunRecord

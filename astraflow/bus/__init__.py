@@ -3,6 +3,7 @@
 from astraflow.bus.bus import Bus
 from astraflow.bus.core import CoreFeed
 from astraflow.bus.deadletters import DeadLetter
+from astraflow.bus.faults import ApiError
 from astraflow.bus.kv import KvEntry, KvUpdate
 from astraflow.bus.link import BusOptions
 from astraflow.bus.log import Cursor, LogEntry
@@ -14,6 +15,7 @@ from astraflow.bus.server import EmbeddedServer
 from astraflow.bus.topology import Topology, topology_of
 
 __all__ = [
+    "ApiError",
     "Bus",
     "BusOptions",
     "Consumer",

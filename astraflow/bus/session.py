@@ -107,6 +107,8 @@ class Session:
             msg = await future
         finally:
             self._waiting.pop(token, None)
+            if future.done() and not future.cancelled():
+                future.exception()  # seen: a send that failed has raised already, and ended the session with it
         if msg.headers and not msg.data and msg.headers.get("Status") == "503":
             raise NoAnswerError(f"nobody answers {subject}: no such stream or consumer, or JetStream isn't ready")
         return msg
