@@ -79,7 +79,7 @@ class CpuEngine:
         self._swaps: set[asyncio.Future[float]] = set()
         self._rate = RateMeter()
         self._loop: asyncio.AbstractEventLoop | None = None  # None before start
-        self._ready: asyncio.Future[BatchModel] | None = None
+        self._ready: asyncio.Future[None] | None = None
         self._worker: Worker | None = None
         self._model: BatchModel | None = None
 
@@ -145,7 +145,7 @@ class CpuEngine:
         if self._state is State.STARTING:
             self._state = State.SERVING
         if self._ready is not None and not self._ready.done():
-            self._ready.set_result(model)
+            self._ready.set_result(None)
 
     def _died(self, exc: Exception) -> None:
         self._state = State.FAILED
