@@ -70,7 +70,7 @@ class TrainerSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     )
     max_staleness: Annotated[int, _doc("steps between sampling and training, at most", ge=0)] = 1
     prefetch: Annotated[int, _doc("batches bound ahead of the trainer; 0 if max_staleness = 0", ge=0)] = 1
-    micro_batch_tokens: Annotated[int, _doc("tokens per forward pass, padding included", ge=16)] = 4096
+    micro_batch_tokens: Annotated[int, _doc("tokens per forward pass, padding included", ge=16)] = 2048
     dtype: Annotated[Literal["auto", "bf16", "fp32"], _doc("of weights and activations; the master is fp32")] = "auto"
     dither: Annotated[bool, _doc("start the fp32 master inside its bf16 cell, see docs/decisions")] = True
     checkpoint_every: Annotated[int, _doc("steps between checkpoints", ge=1)] = 10
