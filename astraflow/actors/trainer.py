@@ -27,6 +27,7 @@ from astraflow.actors.metrics import (
     TRAIN_WAIT_S,
     TRAINER_STEP,
     TRAINER_VERSION,
+    named,
 )
 from astraflow.actors.resume import Resumed, publish_frozen, resume
 from astraflow.actors.weight_publisher import RECENT_VERSIONS, WeightPublisher
@@ -194,7 +195,7 @@ class Trainer:
     async def _tell_metrics(self, batch: SampleBatch, report: StepReport, *, seconds: float, wait_s: float) -> None:
         samples = batch.samples
         values: dict[str, float] = {
-            **{f"{TRAIN}.{name}": value for name, value in report.metrics.items()},
+            **named(TRAIN, report.metrics),
             TRAIN_SAMPLES: len(samples),
             TRAIN_GROUPS: len(batch.group_ids),
             TRAIN_SECONDS: seconds,
