@@ -7,12 +7,14 @@ import asyncio
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from astraflow.actors.checkpoints import Checkpoints, TrainerState
 from astraflow.actors.context import ActorContext
+from astraflow.actors.learner_thread import LearnerThread
 from astraflow.actors.trained_log import TrainedLog
 from astraflow.actors.weight_follower import WeightFollower
 from astraflow.actors.weight_publisher import WeightPublisher
@@ -30,6 +32,7 @@ class Resumed:
     """A learner at its starting point, with the files that record its way."""
 
     learner: Learner
+    thread: LearnerThread  # the only one that calls the learner
     state: TrainerState
     epoch: int
     folder: Path  # of this policy, in the run folder
@@ -55,6 +58,7 @@ async def next_epoch(ctx: ActorContext) -> int:
 async def resume(ctx: ActorContext, section: TrainerSection, publisher: WeightPublisher) -> Resumed:
     """Everything a trainer starts from."""
     ctx.waits_for("")
+    thread = LearnerThread()
     epoch = await next_epoch(ctx)
     publisher.epoch = epoch
     head = await publisher.open()
@@ -63,16 +67,24 @@ async def resume(ctx: ActorContext, section: TrainerSection, publisher: WeightPu
     found = checkpoints.newest()
     if found is not None:
         path, state = found
-        learner = await _build(ctx, section, resolve_model(ctx.policy_section.model))
-        await asyncio.to_thread(learner.restore, path)
+        learner = await _build(ctx, thread, section, resolve_model(ctx.policy_section.model))
+        await thread(learner.restore, path)
     elif head is not None and head.step > 0:
-        learner, state = await _from_bus(ctx, section, head, folder)
+        learner, state = await _from_bus(ctx, thread, section, head, folder)
     else:
-        learner = await _build(ctx, section, resolve_model(ctx.policy_section.model))
+        learner = await _build(ctx, thread, section, resolve_model(ctx.policy_section.model))
         state = TrainerState(policy=ctx.policy, batch=0, step=0, version=0, cursor=None)
     state = _with_version(state, 0 if head is None else max(head.version, state.version) + 1)
     trained = TrainedLog(folder / "trained.jsonl", size_bytes=state.trained_bytes)
-    return Resumed(learner=learner, state=state, epoch=epoch, folder=folder, checkpoints=checkpoints, trained=trained)
+    return Resumed(
+        learner=learner,
+        thread=thread,
+        state=state,
+        epoch=epoch,
+        folder=folder,
+        checkpoints=checkpoints,
+        trained=trained,
+    )
 
 
 def _with_version(state: TrainerState, version: int) -> TrainerState:
@@ -80,8 +92,8 @@ def _with_version(state: TrainerState, version: int) -> TrainerState:
     return msgspec.structs.replace(state, version=version, recent=recent)
 
 
-async def _build(ctx: ActorContext, section: TrainerSection, model: Path) -> Learner:
-    return await asyncio.to_thread(
+async def _build(ctx: ActorContext, thread: LearnerThread, section: TrainerSection, model: Path) -> Learner:
+    build = partial(
         build_learner,
         section,
         model,
@@ -89,10 +101,11 @@ async def _build(ctx: ActorContext, section: TrainerSection, model: Path) -> Lea
         threads=ctx.threads,
         temperature=ctx.policy_section.sampling.temperature,
     )
+    return await thread(build)
 
 
 async def _from_bus(
-    ctx: ActorContext, section: TrainerSection, head: Head, folder: Path
+    ctx: ActorContext, thread: LearnerThread, section: TrainerSection, head: Head, folder: Path
 ) -> tuple[Learner, TrainerState]:
     """The newest version on the bus, with a cold optimizer: no checkpoint is on this machine."""
     follower = WeightFollower(ctx.bus, ctx.policy)
@@ -105,7 +118,7 @@ async def _from_bus(
     state = TrainerState(
         policy=ctx.policy, batch=head.batch, step=head.step, version=head.version, cursor=None, recent=head.recent
     )
-    return await _build(ctx, section, model), state
+    return await _build(ctx, thread, section, model), state
 
 
 def _replace_model(folder: Path, files: Mapping[str, bytes], tensors: Mapping[str, HostTensor]) -> None:

@@ -47,6 +47,7 @@ class Trainer:
         self._ctx = ctx
         self._section = section
         self._learner: Learner = resumed.learner
+        self._thread = resumed.thread
         self._publisher = publisher
         self._epoch = resumed.epoch
         self._state = resumed.state
@@ -89,7 +90,7 @@ class Trainer:
             )
         started = time.monotonic()
         report = (
-            await asyncio.to_thread(self._learner.step, batch.samples)
+            await self._thread(self._learner.step, batch.samples)
             if batch.samples
             else StepReport(trained=False, skip_reason="empty")
         )
@@ -137,7 +138,7 @@ class Trainer:
     async def _publish(self, group: asyncio.TaskGroup) -> None:
         """Start publishing the current weights, once the previous publish is through."""
         await self.published()
-        tensors = await asyncio.to_thread(self._learner.export)
+        tensors = await self._thread(self._learner.export)
         state = self._state
         self._publishing = group.create_task(
             self._publisher.publish(
@@ -161,7 +162,7 @@ class Trainer:
         if self._durable is self._state:
             return
         state = msgspec.structs.replace(self._state, trained_bytes=self._trained.sync())
-        await asyncio.to_thread(self._checkpoints.save, self._learner, state)
+        await self._thread(self._checkpoints.save, self._learner, state)
         self._state = self._durable = state
         await self._tell_progress()
 
@@ -169,7 +170,7 @@ class Trainer:
         """Write the final model and say that no newer version will come."""
         await self.published()
         await self.checkpoint()
-        await asyncio.to_thread(_write_model, self._learner, self._folder / "model")
+        await self._thread(_write_model, self._learner, self._folder / "model")
         await self._tell_progress(finished=True)
 
     async def _tell_progress(self, *, finished: bool = False) -> None:
@@ -254,3 +255,4 @@ async def run(ctx: ActorContext) -> None:
                 await trainer.finish()
     finally:
         resumed.trained.close()
+        resumed.thread.close()
