@@ -125,27 +125,28 @@ class Dataflow:
             self._core.on_queue(env, depths.get(f"task.{env}.eval", 0), now, evaluation=True)
 
     async def _act(self) -> None:
-        for decision in self._core.plan(time.time()):
-            await self._decide(decision)
-        for policy in self._samples:
-            while (batch := self._core.next_batch(policy)) is not None:
-                await self._emit(batch)
-        for result in self._core.eval_results():
-            await self._bus.metrics(Metrics(kind=EVAL, at=time.time(), **result))
+        """What is due now. Tasks and metrics are on their way while the next decision is being stored."""
+        async with asyncio.TaskGroup() as publishing:
+            for decision in self._core.plan(time.time()):
+                await self._decide(decision)
+                self._publish_tasks(decision, publishing)
+            for policy in self._samples:
+                while (batch := self._core.next_batch(policy)) is not None:
+                    await self._emit(batch)
+                    publishing.create_task(self._bus.metrics(self._batch_metrics(batch)))
+            for result in self._core.eval_results():
+                publishing.create_task(self._bus.metrics(Metrics(kind=EVAL, at=time.time(), **result)))
 
     async def _decide(self, decision: Decision) -> None:
-        """Append, apply, publish the tasks. Raises FencedError if another dataflow decided meanwhile."""
+        """Append, then apply. Raises FencedError if another dataflow decided meanwhile."""
         self._decided += 1
         await self._decisions.append(decision, msg_id=f"{self._ctx.incarnation}/decision-{self._decided}")
         self._core.apply_decision(decision)
         self._dirty = True
-        await self._publish_tasks(decision)
 
-    async def _publish_tasks(self, decision: Decision) -> None:
-        tasks = self._core.tasks_of(decision, lambda env, index: self._envs[env].task(index))
-        async with asyncio.TaskGroup() as group:
-            for task in tasks:
-                group.create_task(self._publish_task(task))
+    def _publish_tasks(self, decision: Decision, publishing: asyncio.TaskGroup) -> None:
+        for task in self._core.tasks_of(decision, lambda env, index: self._envs[env].task(index)):
+            publishing.create_task(self._publish_task(task))
 
     async def _publish_task(self, task: Task) -> None:
         topology = self._bus.topology
@@ -154,24 +155,24 @@ class Dataflow:
 
     async def _republish(self) -> None:
         """After a restart: every task that has no terminal record yet, under its old id."""
-        for decision in self._core.unfinished():
-            await self._publish_tasks(decision)
+        async with asyncio.TaskGroup() as publishing:
+            for decision in self._core.unfinished():
+                self._publish_tasks(decision, publishing)
 
     async def _emit(self, batch: SampleBatch) -> None:
         """Publish a numbered batch, then apply it. Raises FencedError if another dataflow emitted meanwhile."""
         await self._samples[batch.policy].append(batch, msg_id=f"{self._ctx.incarnation}/batch-{batch.number}")
         self._core.apply_batch(batch)
         self._dirty = True
-        values = self._core.batch_metrics(batch.policy)
-        await self._bus.metrics(
-            Metrics(
-                kind=DATAFLOW,
-                at=time.time(),
-                values=values,
-                policy=batch.policy,
-                step=batch.train_step,
-                batch=batch.number,
-            )
+
+    def _batch_metrics(self, batch: SampleBatch) -> Metrics:
+        return Metrics(
+            kind=DATAFLOW,
+            at=time.time(),
+            values=self._core.batch_metrics(batch.policy),
+            policy=batch.policy,
+            step=batch.train_step,
+            batch=batch.number,
         )
 
     async def _save_when_due(self) -> None:

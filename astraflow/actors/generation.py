@@ -9,11 +9,13 @@ replica that this attempt belongs to; whatever another one sends is dropped and 
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +23,8 @@ from numpy.typing import NDArray
 from astraflow.actors.context import ActorContext
 from astraflow.errors import EngineError
 from astraflow.messages import ChunkKind, GenCancel, GenChunk, GenRequest, Sampling, VersionSpan, array_of
+
+T = TypeVar("T", bound=np.generic)
 
 _log = logging.getLogger(__name__)
 
@@ -57,8 +61,9 @@ class _Stream:
     call: Call
     attempt: int = 0
     replica: str = ""  # "" until an attempt is accepted
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
+    tokens: list[NDArray[np.int32]] = field(default_factory=list)  # per chunk
+    logprobs: list[NDArray[np.float32]] = field(default_factory=list)
+    count: int = 0  # tokens so far
     versions: list[VersionSpan] = field(default_factory=list)
     finish_reason: str = ""
     error: str = ""
@@ -74,14 +79,16 @@ class _Stream:
         elif chunk.kind is ChunkKind.REFUSED:
             self.error = chunk.error
         elif chunk.kind is ChunkKind.TOKENS and chunk.tokens is not None and chunk.logprobs is not None:
-            if chunk.position != len(self.tokens):
-                self.broken = f"gap: token {chunk.position} after {len(self.tokens)}"
+            if chunk.position != self.count:
+                self.broken = f"gap: token {chunk.position} after {self.count}"
             else:
-                self.tokens.extend(chunk.tokens.numpy().tolist())
-                self.logprobs.extend(chunk.logprobs.numpy().tolist())
+                self.tokens.append(chunk.tokens.numpy())
+                self.logprobs.append(chunk.logprobs.numpy())
+                self.count += self.tokens[-1].size
                 self.versions.extend(chunk.versions)
                 self.finish_reason = chunk.finish_reason
-        self.changed.set()
+        if self.settled or chunk.kind is ChunkKind.ACCEPTED:
+            self.changed.set()
 
     @property
     def settled(self) -> bool:
@@ -92,6 +99,10 @@ class _Stream:
         self.attempt += 1
         self.replica, self.broken = "", ""
         self.changed.clear()
+
+
+def _joined(pieces: list[NDArray[T]], dtype: type[T]) -> NDArray[T]:
+    return np.concatenate(pieces) if pieces else np.empty(0, dtype)
 
 
 def merge_spans(spans: list[VersionSpan]) -> tuple[VersionSpan, ...]:
@@ -179,8 +190,8 @@ class GenerationClient:
         finally:
             del self._streams[request_id]
         return Completion(
-            tokens=np.array(stream.tokens, np.int32),
-            logprobs=np.array(stream.logprobs, np.float32),
+            tokens=_joined(stream.tokens, np.int32),
+            logprobs=_joined(stream.logprobs, np.float32),
             versions=merge_spans(stream.versions),
             finish_reason=stream.finish_reason,
             attempts=stream.attempt + 1,
@@ -188,7 +199,7 @@ class GenerationClient:
 
     async def _send(self, request_id: str, stream: _Stream) -> None:
         """Queue the current attempt: the prompt and the tokens so far, with what is left of the budget."""
-        call, done = stream.call, len(stream.tokens)
+        call, done = stream.call, stream.count
         left = call.sampling.max_new_tokens - done
         if left <= 0:
             stream.finish_reason = "length"
@@ -206,7 +217,7 @@ class GenerationClient:
             id=request_id,
             attempt=stream.attempt,
             policy=call.policy,
-            prompt_tokens=array_of([*call.prompt_tokens.tolist(), *stream.tokens], "i4"),
+            prompt_tokens=array_of(np.concatenate([call.prompt_tokens, *stream.tokens]), "i4"),
             sampling=sampling,
             seed=call.seed,
             reply_subject=self._reply,
@@ -231,10 +242,11 @@ class GenerationClient:
         waiting_since = time.monotonic()
         while not stream.settled:
             last = stream.last_heard if stream.replica else waiting_since
-            limit_s = silence_s if stream.replica else patience_s
-            stream.changed.clear()
-            try:
-                async with asyncio.timeout(max(0.0, last + limit_s - time.monotonic())):
-                    await stream.changed.wait()
-            except TimeoutError:
+            left_s = last + (silence_s if stream.replica else patience_s) - time.monotonic()
+            if left_s <= 0:
                 stream.broken = "silence" if stream.replica else "not accepted in time"
+                return
+            stream.changed.clear()
+            with contextlib.suppress(TimeoutError):  # tokens that came meanwhile have moved `last_heard`
+                async with asyncio.timeout(left_s):
+                    await stream.changed.wait()

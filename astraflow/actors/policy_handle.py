@@ -34,24 +34,24 @@ def turn_seed(seed: int, policy: str, turn: int) -> int:
 class _Recording:
     """A trajectory in the making."""
 
-    tokens: list[int] = field(default_factory=list)
+    tokens: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
     turns: list[Turn] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
 
-    def extended_by(self, prompt: list[int]) -> bool:
-        return prompt[: len(self.tokens)] == self.tokens
+    def extended_by(self, prompt: NDArray[np.int32]) -> bool:
+        return np.array_equal(prompt[: self.tokens.size], self.tokens)
 
-    def add(self, prompt: list[int], completion: Completion, text: str) -> None:
+    def add(self, prompt: NDArray[np.int32], completion: Completion, text: str) -> None:
         self.turns.append(
             Turn(
-                context_tokens=array_of(prompt[len(self.tokens) :], "i4"),
+                context_tokens=array_of(prompt[self.tokens.size :], "i4"),
                 completion_tokens=array_of(completion.tokens, "i4"),
                 logprobs=array_of(completion.logprobs, "f4"),
                 versions=completion.versions,
                 finish_reason=completion.finish_reason,
             )
         )
-        self.tokens = [*prompt, *completion.tokens.tolist()]
+        self.tokens = np.concatenate([prompt, completion.tokens])
         self.texts.append(text)
 
 
@@ -71,20 +71,20 @@ class RecordedPolicy:
 
     async def chat(self, messages: Sequence[ChatMessage], *, sampling: Sampling | None = None) -> Reply:
         """Render with the policy's chat template, generate, decode."""
-        return await self._generate(list(self._tokenizer.render(messages)), sampling)
+        return await self._generate(np.array(self._tokenizer.render(messages), np.int32), sampling)
 
     async def generate(self, tokens: NDArray[np.int32], *, sampling: Sampling | None = None) -> Reply:
         """Token in, token out."""
-        return await self._generate([int(token) for token in tokens], sampling)
+        return await self._generate(np.array(tokens, np.int32), sampling)
 
-    async def _generate(self, prompt: list[int], sampling: Sampling | None) -> Reply:
+    async def _generate(self, prompt: NDArray[np.int32], sampling: Sampling | None) -> Reply:
         task, number = self._task, self._calls
         self._calls += 1
         completion = await self._client.generate(
             Call(
                 id=f"{task.id}@{task.attempt}#{number}",
                 policy=self.policy,
-                prompt_tokens=np.array(prompt, np.int32),
+                prompt_tokens=prompt,
                 sampling=sampling or self._sampling,
                 seed=turn_seed(task.seed, self.policy, number),
                 min_version=task.min_versions.get(self.policy, 0),
@@ -102,7 +102,7 @@ class RecordedPolicy:
             finish_reason=completion.finish_reason,
         )
 
-    def _recording_for(self, prompt: list[int]) -> _Recording:
+    def _recording_for(self, prompt: NDArray[np.int32]) -> _Recording:
         """The newest trajectory that the prompt extends, else a new one (a fork)."""
         for recording in reversed(self._recordings):
             if recording.extended_by(prompt):

@@ -4,13 +4,14 @@ It knows nothing of weights or queues. Everything it sends carries the attempt a
 """
 
 import time
-from collections.abc import Sequence
+
+import numpy as np
 
 from astraflow.bus import Bus
 from astraflow.engines.base import TokenChunk
-from astraflow.messages import ChunkKind, GenChunk, GenRequest, VersionSpan, array_of
+from astraflow.messages import Array, ChunkKind, GenChunk, GenRequest, VersionSpan, array_of
 
-FLUSH_TOKENS = 32
+FLUSH_TOKENS = 1024  # a bound on what a message holds; how often there is one is FLUSH_S's business
 FLUSH_S = 0.25
 
 
@@ -22,8 +23,8 @@ class ReplyStream:
         self._request = request
         self._replica = replica
         self._position = request.position
-        self._tokens: list[int] = []
-        self._logprobs: list[float] = []
+        self._chunks: list[TokenChunk] = []  # not sent yet
+        self._waiting = 0  # tokens in them
         self._versions: list[VersionSpan] = []
         self.last_sent = time.monotonic()
 
@@ -35,7 +36,7 @@ class ReplyStream:
 
     async def heartbeat(self) -> None:
         """Say "alive", or better, send what is waiting."""
-        if self._tokens:
+        if self._waiting:
             await self._flush("")
         else:
             await self._send(ChunkKind.HEARTBEAT)
@@ -47,24 +48,24 @@ class ReplyStream:
 
     async def add(self, chunk: TokenChunk) -> None:
         """Take the engine's next chunk; publish if it ends the completion or enough has gathered."""
-        self._tokens.extend(chunk.tokens.tolist())
-        self._logprobs.extend(chunk.logprobs.tolist())
+        self._chunks.append(chunk)
+        self._waiting += chunk.tokens.size
         self._versions.extend(chunk.versions)
         late = time.monotonic() - self.last_sent > FLUSH_S
-        if chunk.finish_reason or late or len(self._tokens) >= FLUSH_TOKENS:
+        if chunk.finish_reason or late or self._waiting >= FLUSH_TOKENS:
             await self._flush(chunk.finish_reason)
 
     async def _flush(self, finish_reason: str) -> None:
-        if not self._tokens and not finish_reason:
+        if not self._waiting and not finish_reason:
             return
-        tokens, logprobs, versions = self._tokens, self._logprobs, self._versions
-        position, self._position = self._position, self._position + len(tokens)
-        self._tokens, self._logprobs, self._versions = [], [], []
+        chunks, versions = self._chunks, self._versions
+        position, self._position = self._position, self._position + self._waiting
+        self._chunks, self._waiting, self._versions = [], 0, []
         await self._send(
             ChunkKind.TOKENS,
             position=position,
-            tokens=tokens,
-            logprobs=logprobs,
+            tokens=array_of(np.concatenate([chunk.tokens for chunk in chunks]), "i4"),
+            logprobs=array_of(np.concatenate([chunk.logprobs for chunk in chunks]), "f4"),
             versions=tuple(versions),
             finish_reason=finish_reason,
         )
@@ -74,8 +75,8 @@ class ReplyStream:
         kind: ChunkKind,
         *,
         position: int = 0,
-        tokens: Sequence[int] | None = None,
-        logprobs: Sequence[float] = (),
+        tokens: Array | None = None,
+        logprobs: Array | None = None,
         versions: tuple[VersionSpan, ...] = (),
         finish_reason: str = "",
         error: str = "",
@@ -87,8 +88,8 @@ class ReplyStream:
             kind=kind,
             replica=self._replica,
             position=position,
-            tokens=None if tokens is None else array_of(tokens, "i4"),
-            logprobs=None if tokens is None else array_of(logprobs, "f4"),
+            tokens=tokens,
+            logprobs=logprobs,
             versions=versions,
             finish_reason=finish_reason,
             error=error,

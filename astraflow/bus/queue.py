@@ -85,16 +85,12 @@ class Delivery:
 
     @asynccontextmanager
     async def keep_alive(self) -> AsyncIterator[None]:
-        """Sends in_progress at a third of the ack wait for as long as the block runs."""
-
-        async def renew() -> None:
-            while True:
-                await asyncio.sleep(self._queue.ack_wait_s / 3)
-                await self.in_progress()
-
-        async with Background() as background:
-            background.start(renew())
+        """While the block runs and the queue is open, the ack wait starts anew at least at every third of it."""
+        self._queue.kept.add(self._reply)
+        try:
             yield
+        finally:
+            self._queue.kept.discard(self._reply)
 
 
 class WorkQueue:
@@ -107,6 +103,7 @@ class WorkQueue:
         self.stream = stream
         self.consumer = consumer
         self.ack_wait_s = topology.limits.ack_wait_s
+        self.kept: set[str] = set()  # deliveries that `renew` keeps alive, by the subject of their acks
         self._link = link
         self._topology = topology
         self._claims = claims
@@ -144,6 +141,14 @@ class WorkQueue:
                     return
         except TimeoutError:
             self._counters["queue.acks_lost"] += 1
+
+    async def renew(self) -> None:
+        """For ever, for all deliveries under `keep_alive`: a task for each was a tenth of a rollout's CPU."""
+        while True:
+            await asyncio.sleep(self.ack_wait_s / 3)
+            for reply in list(self.kept):
+                if reply in self.kept:  # it may have been finished meanwhile
+                    await self.answer(reply, b"+WPI")
 
     async def ack_and_forget(self, reply: str, headers: dict[str, str]) -> None:
         """Ack a split message, then delete its parts: not before the server has confirmed the ack."""
@@ -262,8 +267,9 @@ class WorkQueue:
 @asynccontextmanager
 async def open_queue(stream: str, consumer: str, **parts: Any) -> AsyncIterator[WorkQueue]:
     """A work queue; at the end what it still holds unasked has been handed back."""
-    async with Background(grace_s=2.0) as background:
+    async with Background(grace_s=2.0) as background, Background() as renewing:
         queue = WorkQueue(stream, consumer, background=background, **parts)
+        renewing.start(queue.renew())
         try:
             yield queue
         finally:

@@ -25,7 +25,7 @@ from astraflow.errors import EngineError, WeightsError
 from astraflow.models.toy import TOY_TENSOR
 
 MIN_LENGTH, MAX_LENGTH = 4, 27  # completion tokens, the end token included
-FREE_STEP_TOKENS = 16  # per request and step when steps take no time: fewer turns of the event loop
+FREE_STEP_TOKENS = 1024  # per request and step when steps take no time: few turns of the event loop
 
 
 def toy_completion(

@@ -73,6 +73,7 @@ class ToyTokenizer:
     def __init__(self, *, vocab_size: int = 64, eos_token_id: int = 0) -> None:
         self.vocab_size = vocab_size
         self.eos_token_ids = (eos_token_id,)
+        self._letters = {token: chr(0x40 + token) for token in range(vocab_size) if token != eos_token_id}
 
     def render(self, messages: Sequence[ChatMessageLike]) -> list[int]:
         data = "\n".join(utf8(message.content) for message in messages).encode()
@@ -81,7 +82,7 @@ class ToyTokenizer:
         return [spare if token in self.eos_token_ids else token for token in tokens]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        return "".join(chr(0x40 + int(t)) for t in tokens if t not in self.eos_token_ids and 0 <= t < self.vocab_size)
+        return "".join([self._letters.get(token, "") for token in tokens])
 
 
 class FolderTokenizer:
