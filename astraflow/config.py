@@ -46,6 +46,7 @@ class EngineSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     dtype: Annotated[Literal["auto", "bf16", "fp32"], _doc("auto: bf16 where the CPU is fast at it")] = "auto"
     replicas: Annotated[int, _doc("policy processes that `up` starts", ge=0)] = 1
     prefill_tokens: Annotated[int, _doc("prompt tokens prefilled between two decode steps", ge=1)] = 2048
+    max_replica_lag: Annotated[int, _doc("a replica that is more versions behind takes no requests", ge=0)] = 1
     kv_cache_mib: Annotated[int, _doc("memory for keys and values; requests wait for room in it", ge=1)] = 4096
     toy_step_s: Annotated[float, _doc("toy engine: seconds per decode step", ge=0)] = 0.0
 
@@ -154,7 +155,12 @@ class NodeSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     trainer_threads: Annotated[int, _doc("per trainer process; 0 = a share", ge=0)] = 0
     rollouts: Annotated[int, _doc("rollout processes", ge=0)] = 1
     episodes_per_rollout: Annotated[int, _doc("concurrent episodes in a rollout process", ge=1)] = 64
-    grace_s: Annotated[float, _doc("time to drain before a process is killed", gt=0)] = 60.0
+    grace_s: Annotated[float, _doc("time to drain before processes are killed", gt=0)] = 60.0
+    preempt_file: Annotated[str, _doc("drain when this file appears: the machine is about to be taken away")] = ""
+    preempt_command: Annotated[str, _doc("drain when this shell command succeeds, e.g. curl of a metadata address")] = (
+        ""
+    )
+    preempt_every_s: Annotated[float, _doc("pause between two runs of preempt_command", gt=0)] = 5.0
     max_restarts: Annotated[int, _doc("restarts of one actor in ten minutes before the run fails", ge=0)] = 10
 
 

@@ -29,7 +29,9 @@ class ActorContext:
         folder: the run folder on this machine.
         policy: the policy it serves or trains; "" for roles that have none.
         threads: cores that its compute may use.
-        stopping: set when the actor must end: `stop_reason` is "drain" (signal) or "finished" (the run is over).
+        stopping: set when the actor must end: `stop_reason` is "drain" (signal), "finished" (the run is over) or
+            "stopped" (`astraflow stop`).
+        unserved: environments that it can't run, and why.
     """
 
     bus: Bus
@@ -46,6 +48,7 @@ class ActorContext:
     stop_reason: str = ""
     last_error: str = ""
     gauges: dict[str, float] = field(default_factory=dict)
+    unserved: dict[str, str] = field(default_factory=dict)
     state: MemberState = MemberState.JOINING
     since: float = field(default_factory=time.time)
     _waiting: tuple[str, float] = ("", 0.0)
@@ -111,4 +114,5 @@ class ActorContext:
             stuck_frame=stuck_frame,
             gauges=dict(self.gauges),
             last_error=self.last_error,
+            unserved=dict(self.unserved),
         )

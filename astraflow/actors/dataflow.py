@@ -17,7 +17,7 @@ from astraflow.actors.context import ActorContext
 from astraflow.actors.dataflow_restore import Restored, restore
 from astraflow.actors.dataflow_store import StoredState
 from astraflow.actors.failure_streak import FailureStreak
-from astraflow.actors.metrics import DATAFLOW, EVAL
+from astraflow.actors.metrics import DATAFLOW, DATAFLOW_BUFFERED_GROUPS, EVAL
 from astraflow.actors.recorded import recorded_floor
 from astraflow.algos.dataflow_core import DataflowCore
 from astraflow.bus import LogEntry
@@ -94,6 +94,8 @@ class Dataflow:
                 return
             await self._save_when_due()
             self._ctx.waits_for(self._core.waits_for())
+            for policy, groups in self._core.groups_ready().items():
+                self._ctx.gauge(f"{DATAFLOW_BUFFERED_GROUPS}.{policy}", groups)
             first = await self._ctx.unless_stopped(self._next_input())
             while first is not None:
                 self._take(first)

@@ -61,6 +61,7 @@ class Heartbeat:
         self._clock = LoopClock(asyncio.get_running_loop())
         self._thread_loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
+        self._stuck = False
         self._thread = threading.Thread(target=self._main, name="heartbeat", daemon=True)
 
     async def __aenter__(self) -> "Heartbeat":
@@ -77,10 +78,15 @@ class Heartbeat:
 
     def _main(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._thread_loop) as runner:
+            runner.run(self._beat_for_ever())
+
+    async def _beat_for_ever(self) -> None:
+        """Through any outage of the server: what can't be told in time is told when it is back."""
+        while not self._stop.is_set():
             try:
-                runner.run(self._beat())
+                await self._beat()
             except BusError as exc:
-                _log.warning("heartbeat ended", extra={"actor": self._ctx.name, "error": str(exc)})
+                _log.warning("heartbeat not heard", extra={"actor": self._ctx.name, "error": str(exc)})
 
     async def _beat(self) -> None:
         ctx, ttl_s = self._ctx, self._ctx.config.bus.member_ttl_s
@@ -90,8 +96,16 @@ class Heartbeat:
                 frame = self._clock.stuck_frame() if lag_s > STUCK_AFTER_S else ""
                 member = ctx.member(loop_lag_s=lag_s, stuck_frame=frame)
                 await bus.kv_put(f"member.{ctx.name}", member, ttl_s=ttl_s)
+                await self._tell_if_stuck(bus, lag_s, frame)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(min(ttl_s / 3, MAX_PERIOD_S)):
                         await self._stop.wait()
             ctx.set_state(MemberState.GONE)
             await bus.kv_put(f"member.{ctx.name}", ctx.member(), ttl_s=ttl_s)
+
+    async def _tell_if_stuck(self, bus: Bus, lag_s: float, frame: str) -> None:
+        """One event for each time that the loop is blocked."""
+        if frame and not self._stuck:
+            text = f"the event loop of {self._ctx.name} is blocked since {lag_s:.1f} s in {frame}"
+            await bus.event("warning", "loop-blocked", text, actor=self._ctx.name, frame=frame)
+        self._stuck = bool(frame)

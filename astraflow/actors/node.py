@@ -1,31 +1,32 @@
 """One machine's part in a run: which actor processes it starts, and keeping them running until the run ends.
 
 `up` (up.py) is a node with every role and perhaps a server; `join` is a node that reads the run from the bus.
-Shutdown order: rollout, policy, dataflow, trainer, recorder, each with its own grace time (supervisor.py).
+Shutdown order: rollout, policy, dataflow, trainer, recorder, all within the grace time (supervisor.py).
 """
 
 import asyncio
-import contextlib
 import os
-import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
+from astraflow.actors.context import ActorContext
+from astraflow.actors.heartbeat import Heartbeat
+from astraflow.actors.orders import Orders
+from astraflow.actors.preemption import Preemption
+from astraflow.actors.stopper import Stopper
 from astraflow.actors.supervisor import Failure, ProcessSpec, Supervisor, last_lines
 from astraflow.actors.threads import COMPUTE_ROLES, process_environment, share
 from astraflow.bus import Bus, BusOptions
-from astraflow.config import RunConfig
+from astraflow.config import RunConfig, from_json
 from astraflow.errors import AstraflowError, BusError, ConfigError
-from astraflow.messages import Progress, RunRecord
+from astraflow.messages import MemberState, Progress, RunRecord
 
 DRAIN_ORDER = ("rollout", "policy", "dataflow", "trainer", "recorder")
 JOINABLE = ("policy", "rollout")
-FINISH_S = 120.0
-"""After the end of the run: time for the recorder's picture and the final model, before what is left is drained."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,12 +70,12 @@ def roles_of(config: RunConfig) -> list[Role]:
 
 
 def joining_roles(texts: Sequence[str], config: RunConfig) -> list[Role]:
-    """The roles of `--role` arguments such as `rollout` or `policy:solver`; none = rollouts and every policy.
+    """The roles of `--role` arguments such as `rollout` or `policy:solver`.
 
     Raises: ConfigError for a role that a joining node can't have, or an unknown policy.
     """
     roles: list[Role] = []
-    for text in texts or [*(f"policy:{name}" for name in config.policies), "rollout"]:
+    for text in texts:
         role, _, policy = text.partition(":")
         if role not in JOINABLE:
             raise ConfigError(
@@ -138,80 +139,62 @@ def _computes(role: Role, config: RunConfig) -> bool:
     return role.role == "policy" or (role.role == "trainer" and config.policies[role.policy].trainer is not None)
 
 
-class Stopper:
-    """What SIGTERM and Ctrl-C do: first drain, then kill; before there is anything to drain, give up starting."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._supervisor: Supervisor | None = None
-        self._starter = asyncio.current_task()
-        self.signals = 0
-
-    def attach(self, supervisor: Supervisor) -> None:
-        """From now on there is something to drain."""
-        self._supervisor = supervisor
-
-    @contextlib.contextmanager
-    def listening(self) -> Iterator[None]:
-        """Handle signals of this process while inside."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._on_signal)
-        try:
-            yield
-        finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(number)
-
-    def _on_signal(self) -> None:
-        self.signals += 1
-        if self._supervisor is None:
-            if self._starter:
-                self._starter.cancel()
-        elif self.signals == 1:
-            say(self._console, "draining: work in flight is handed back and state is saved; Ctrl-C again kills")
-            self._supervisor.drain()
-        else:
-            self._supervisor.kill()
-
-
 async def supervise(
     planned: Sequence[Planned],
     *,
-    bus: Bus,
-    config: RunConfig,
+    ctx: ActorContext,
+    options: BusOptions,
     console: Console,
     stopper: Stopper,
     view: Callable[[asyncio.Event], Awaitable[None]],
+    preemption: Preemption,
+    grace_s: float,
 ) -> Failure | None:
     """Run the processes until the run ends or the node is stopped.
 
     Args:
+        ctx: the node as a member of the run.
+        options: for the node's heartbeat.
         view: shows the run until the event is set.
     Returns: why it went wrong, or None.
     """
-
     roles = {p.spec.name: p.role for p in planned}
 
     async def resume(spec: ProcessSpec) -> bool:
-        return await still_needed(bus, roles[spec.name])
+        return not orders.ended.is_set() and await still_needed(ctx.bus, roles[spec.name])
+
+    def report(text: str) -> None:
+        say(console, text, style="yellow")
 
     supervisor = Supervisor(
         [p.spec for p in planned],
-        grace_s=config.node.grace_s,
-        max_restarts=config.node.max_restarts,
+        grace_s=grace_s,
+        max_restarts=ctx.config.node.max_restarts,
         resume=resume,
-        report=lambda text: say(console, text, style="yellow"),
+        report=report,
+        startable=ctx.bus.connected.wait,
     )
-    stopper.attach(supervisor)
+    orders = Orders(ctx, supervisor, report=report)
+    stopper.attach(drain=orders.drain_node, kill=supervisor.kill)
     over = asyncio.Event()
-    async with asyncio.TaskGroup() as group:
+    async with Heartbeat(ctx, options), asyncio.TaskGroup() as group:
+        ctx.set_state(MemberState.READY)
         group.create_task(_view(view, over, console))
-        ending = group.create_task(_drain_leftovers(bus, supervisor))
+        followed = (orders.follow_run(), orders.follow_drains(), orders.follow_preemption(preemption))
+        following = [group.create_task(job) for job in followed]
         failure = await supervisor.run()
-        ending.cancel()
+        for task in following:
+            task.cancel()
         over.set()
     return failure
+
+
+def node_context(bus: Bus, record: RunRecord, *, node: str, folder: Path) -> ActorContext:
+    """A node as a member of the run: `node-<name>`."""
+    config = from_json(record.config_json)
+    return ActorContext(
+        bus=bus, config=config, record=record, folder=folder, name=f"node-{node}", role="node", node=node
+    )
 
 
 async def still_needed(bus: Bus, role: Role) -> bool:
@@ -238,15 +221,6 @@ async def _view(view: Callable[[asyncio.Event], Awaitable[None]], over: asyncio.
         await view(over)
     except* AstraflowError as group:  # the run goes on without being watched
         say(console, f"the live view ended: {group.exceptions[0]}", style="yellow")
-
-
-async def _drain_leftovers(bus: Bus, supervisor: Supervisor) -> None:
-    """When the run has ended, actors leave by themselves; whatever is still there after a while is told to."""
-    async for update in bus.kv_watch("run"):
-        if isinstance(update.message, RunRecord) and update.message.stop_requested:
-            break
-    await asyncio.sleep(FINISH_S)
-    supervisor.drain()
 
 
 def report_failure(failure: Failure, console: Console) -> int:

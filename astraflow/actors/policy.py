@@ -55,14 +55,16 @@ class Replica:
         self._room = asyncio.Event()
         self._served = asyncio.Condition()
         self.version = head.version
+        self._head: Head | None = None  # the newest that is known; None: the watch hasn't told yet
         self._cohorts = Cohorts() if ctx.config.run.deterministic else None
 
     async def pull(self, group: asyncio.TaskGroup) -> None:
-        """Take requests for ever, never more than there are free slots."""
+        """Take requests for ever: never more than there are free slots, and none while the weights are too old."""
         topology = self._ctx.bus.topology
         async with self._ctx.bus.queue(topology.gen_requests, topology.gen_consumer(self._ctx.policy)) as queue:
             while True:
                 await self._until_room()
+                await self._until_current()
                 for delivery in await queue.fetch(self._slots - self._held):
                     self._hold(+1)
                     group.create_task(self._handle(delivery))
@@ -72,10 +74,28 @@ class Replica:
             self._room.clear()
             await self._room.wait()
 
+    @property
+    def _current(self) -> bool:
+        """Whether the weights are new enough to serve, as far as is known."""
+        lag = self._ctx.policy_section.engine.max_replica_lag
+        return self._head is not None and self._head.version - self.version <= lag
+
+    async def _until_current(self) -> None:
+        self._say()
+        async with self._served:
+            await self._served.wait_for(lambda: self._current)
+        if self._ctx.state is MemberState.CATCHING_UP:
+            self._ctx.set_state(MemberState.READY)
+        self._say()
+
+    def _say(self) -> None:
+        idle = "generation requests: none is queued" if self._current else f"newer weights than version {self.version}"
+        self._ctx.waits_for("" if self._held else idle)
+
     def _hold(self, change: int) -> None:
         self._held += change
         self._room.set()
-        self._ctx.waits_for("" if self._held else "generation requests: none is queued")
+        self._say()
 
     async def _handle(self, delivery: Delivery) -> None:
         try:
@@ -83,6 +103,9 @@ class Replica:
             assert isinstance(request, GenRequest), request
             if request.expires_at and request.expires_at < time.time():
                 await delivery.ack()  # its requester has sent a newer attempt
+                return
+            if not self._current:  # a version came out while it waited for a request: somebody else may be newer
+                await delivery.nak()
                 return
             try:
                 async with delivery.keep_alive():
@@ -140,6 +163,9 @@ class Replica:
             async for head in follow_heads(self._ctx.bus, self._ctx.policy):
                 latest[:] = [head]
                 newest.set()
+                async with self._served:
+                    self._head = head
+                    self._served.notify_all()
 
         async with asyncio.TaskGroup() as group:
             group.create_task(watch())
@@ -223,8 +249,6 @@ async def run(ctx: ActorContext) -> None:
     weights = WeightFollower(ctx.bus, ctx.policy)
     engine, head = await _load(ctx, weights)
     replica = Replica(ctx, engine, weights, head)
-    ctx.set_state(MemberState.READY)
-    ctx.waits_for("generation requests: none is queued")
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(replica.follow())

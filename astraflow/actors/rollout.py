@@ -8,6 +8,7 @@ Shutdown order: stop pulling → cancel episodes and nak their tasks → close e
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
 
 from astraflow.actors.context import ActorContext
 from astraflow.actors.generation import GenerationClient
@@ -22,6 +23,7 @@ from astraflow.actors.tokenizers import fetch_tokenizers
 from astraflow.bus import Delivery, WorkQueue
 from astraflow.envs.base import Environment
 from astraflow.envs.registry import build_env
+from astraflow.errors import ConfigError
 from astraflow.messages import Episode, MemberState, Metrics, Reason, Task
 
 MAX_DELIVERIES = 20  # a task that was handed out this often without a record is poison
@@ -95,22 +97,41 @@ async def run(ctx: ActorContext) -> None:
     """Play episodes until told to stop."""
     ctx.waits_for("the first weights of every policy, for their tokenizers")
     tokenizers = await fetch_tokenizers(ctx)
-    envs: dict[str, Environment] = {name: build_env(section) for name, section in ctx.config.envs.items()}
+    envs = build_envs(ctx)
     try:
         async with GenerationClient.open(ctx) as client:
-            await _serve_all(ctx, client, Player(ctx, envs, client, tokenizers))
+            await _serve_all(ctx, client, Player(ctx, envs, client, tokenizers), envs)
     finally:
         for env in envs.values():
             await env.close()
 
 
-async def _serve_all(ctx: ActorContext, client: GenerationClient, player: Player) -> None:
+def build_envs(ctx: ActorContext) -> dict[str, Environment]:
+    """The environments that can be built here; for the others `status` says why. Raises ConfigError if there is none.
+
+    A node may lack a package or the user's code: it is given only the tasks that it can run.
+    """
+    envs: dict[str, Environment] = {}
+    for name, section in ctx.config.envs.items():
+        try:
+            envs[name] = build_env(section)
+        except ConfigError as exc:
+            ctx.unserved[name] = str(exc)
+            _log.warning("environment not served", extra={"actor": ctx.name, "env": name, "why": str(exc)})
+    if not envs:
+        raise ConfigError(f"no environment of this run can be built here: {'; '.join(ctx.unserved.values())}")
+    return envs
+
+
+async def _serve_all(
+    ctx: ActorContext, client: GenerationClient, player: Player, envs: Mapping[str, Environment]
+) -> None:
     pool, topology = RolloutPool(ctx, player), ctx.bus.topology
     ctx.set_state(MemberState.READY)
     ctx.waits_for("tasks: none is queued")
     try:
         async with asyncio.TaskGroup() as group:
-            for env in ctx.config.envs:
+            for env in envs:
                 for consumer in (topology.task_consumer(env), topology.eval_consumer(env)):
                     group.create_task(_pull(ctx, pool, consumer, group))
             group.create_task(_report(ctx, pool, client))

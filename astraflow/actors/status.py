@@ -57,6 +57,14 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
 async def read_status(bus: Bus) -> Status:
     """Look once. Raises ConfigError if there is no such run on this server, BusError if it can't be read."""
+    view = await read_view(bus)
+    await _tail(bus, bus.topology.metrics, METRICS_TAIL, view)
+    await _tail(bus, bus.topology.events, EVENTS_SHOWN, view)
+    return status_of(view, at=time.time())
+
+
+async def read_view(bus: Bus) -> RunView:
+    """The KV and the queues as they are now, without history. Raises as `read_status`."""
     view = RunView()
     async with aclosing(bus.kv_watch("")) as updates:
         async for update in updates:
@@ -65,10 +73,8 @@ async def read_status(bus: Bus) -> Status:
             view.apply(update.key, update.message)
     if view.record is None:
         raise ConfigError(f"no run {bus.run!r} on this server; start it with `astraflow up`, or check --run and --url")
-    await _tail(bus, bus.topology.metrics, METRICS_TAIL, view)
-    await _tail(bus, bus.topology.events, EVENTS_SHOWN, view)
     view.queues = await bus.stream_depths()
-    return status_of(view, at=time.time())
+    return view
 
 
 async def _tail(bus: Bus, stream: str, entries: int, view: RunView) -> None:

@@ -7,8 +7,10 @@ It knows nothing of the bus or of roles' meaning; `node.py` says what to run. St
        └─ one failed for good ─▶ draining ───────┘
     any ──kill()──▶ every process gets SIGKILL
 
+One child can be drained by itself; it isn't started again, and the rest goes on.
+
 Invariants: no child outlives `run()` or this process (PR_SET_PDEATHSIG); one task per child owns its restarts; exits
-are events, nothing polls.
+are events, nothing polls; a drain takes no longer than its grace time, whatever the number of stages.
 """
 
 import asyncio
@@ -20,9 +22,12 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -59,19 +64,22 @@ class _Child:
     spec: ProcessSpec
     process: asyncio.subprocess.Process | None = None
     restarts: deque[float] = field(default_factory=deque)
+    unwanted: asyncio.Event = field(default_factory=asyncio.Event)  # not to be started again
+    drained: bool = False  # told to end
     ended: asyncio.Event = field(default_factory=asyncio.Event)
-    drained: bool = False
 
 
 class Supervisor:
     """Runs the given processes until they have all ended.
 
     Args:
-        grace_s: from SIGTERM to SIGKILL.
+        grace_s: from the drain of the whole, or of one process, to SIGKILL. Each stage gets an even share of what the
+            ones before it left.
         max_restarts: of one process in ten minutes before everything is drained and the outcome is a Failure.
         resume: asked when a process ended with code 0 without being told to; true = start it again.
         report: called with a sentence for people when something noteworthy happens.
         first_backoff_s: pause before the first restart in a row; it doubles up to 15 s.
+        startable: awaited before a process is started again, so that what it can't do without is there.
     """
 
     def __init__(
@@ -80,9 +88,10 @@ class Supervisor:
         *,
         grace_s: float,
         max_restarts: int,
-        resume: Callable[[ProcessSpec], Awaitable[bool]],
+        resume: Callable[[ProcessSpec], Coroutine[Any, Any, bool]],
         report: Callable[[str], None],
         first_backoff_s: float = FIRST_BACKOFF_S,
+        startable: Callable[[], Coroutine[Any, Any, Any]] | None = None,
     ) -> None:
         self._children = [_Child(spec) for spec in specs]
         self._grace_s = grace_s
@@ -90,21 +99,40 @@ class Supervisor:
         self._resume = resume
         self._report = report
         self._first_backoff_s = first_backoff_s
+        self._startable = startable
         self._draining = asyncio.Event()
         self._killing = asyncio.Event()
+        self._group: asyncio.TaskGroup | None = None  # while run() does
         self.failure: Failure | None = None
 
     def pids(self) -> dict[str, int]:
         """Process ids of the children that run now."""
         return {c.spec.name: c.process.pid for c in self._children if c.process and c.process.returncode is None}
 
+    @property
+    def draining(self) -> bool:
+        """Whether everything is being stopped."""
+        return self._draining.is_set()
+
     def drain(self) -> None:
         """Stop everything in order. Idempotent."""
         self._draining.set()
+        for child in self._children:
+            child.unwanted.set()
+
+    def drain_one(self, name: str) -> bool:
+        """Stop one process for good; False if there is none of that name that still runs. Only while `run` does."""
+        for child in self._children:
+            if child.spec.name == name and not child.drained and not child.ended.is_set():
+                assert self._group is not None, "run() comes first"
+                _tell_to_end(child)
+                self._group.create_task(self._wait_or_kill([child], self._grace_s))
+                return True
+        return False
 
     def kill(self) -> None:
         """Stop everything now. Idempotent."""
-        self._draining.set()
+        self.drain()
         self._killing.set()
         for child in self._children:
             _signal(child, signal.SIGKILL)
@@ -113,6 +141,7 @@ class Supervisor:
         """Start all, return when all have ended: None if all is well. Cancelling kills what still runs."""
         try:
             async with asyncio.TaskGroup() as group:
+                self._group = group
                 stopper = group.create_task(self._drain_when_asked())
                 async with asyncio.TaskGroup() as keepers:
                     for child in self._children:
@@ -124,12 +153,12 @@ class Supervisor:
 
     async def _keep(self, child: _Child) -> None:
         try:
-            while not self._draining.is_set():
+            while not child.unwanted.is_set():
                 code = await self._run_once(child)
                 if child.drained or self._killing.is_set():
                     return
                 if code == 0:
-                    if self._draining.is_set() or not await self._resume(child.spec):
+                    if not await _unless_unwanted(child, self._resume(child.spec)):
                         return
                     self._report(f"{child.spec.name} ended before the run did; starting it again")
                 elif code == EXIT_USER:
@@ -138,6 +167,8 @@ class Supervisor:
                 else:
                     self._report(f"{child.spec.name} {describe_exit(code)}; see {child.spec.log_file}")
                 await self._pause_before_restart(child, code)
+                if self._startable is not None:
+                    await _unless_unwanted(child, self._startable())
         finally:
             child.ended.set()
 
@@ -177,9 +208,7 @@ class Supervisor:
             return
         pause_s = min(LONGEST_BACKOFF_S, self._first_backoff_s * 2 ** len(child.restarts))
         child.restarts.append(now)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(pause_s):
-                await self._draining.wait()
+        await _unless_unwanted(child, asyncio.sleep(pause_s))
 
     def _fail(self, child: _Child, text: str, *, user_mistake: bool) -> None:
         if self.failure is None:
@@ -190,25 +219,43 @@ class Supervisor:
 
     async def _drain_when_asked(self) -> None:
         await self._draining.wait()
-        for stage in sorted({child.spec.stage for child in self._children}):
+        deadline = time.monotonic() + self._grace_s
+        stages = sorted({child.spec.stage for child in self._children})
+        for number, stage in enumerate(stages):
             group = [child for child in self._children if child.spec.stage == stage and not child.ended.is_set()]
             for child in group:
-                child.drained = True
-                _signal(child, signal.SIGTERM)
-            await self._wait_or_kill(group)
+                _tell_to_end(child)
+            await self._wait_or_kill(group, (deadline - time.monotonic()) / (len(stages) - number))
 
-    async def _wait_or_kill(self, children: Sequence[_Child]) -> None:
+    async def _wait_or_kill(self, children: Sequence[_Child], grace_s: float) -> None:
         try:
-            async with asyncio.timeout(self._grace_s):
+            async with asyncio.timeout(grace_s):
                 for child in children:
                     await child.ended.wait()
         except TimeoutError:
             for child in children:
                 if not child.ended.is_set():
-                    self._report(f"{child.spec.name} didn't end within {self._grace_s:g} s; killed")
+                    self._report(f"{child.spec.name} didn't end within {grace_s:.3g} s; killed")
                     _signal(child, signal.SIGKILL)
         for child in children:
             await child.ended.wait()
+
+
+async def _unless_unwanted(child: _Child, work: Coroutine[Any, Any, T]) -> T | None:
+    """The result of `work`; None if the child becomes unwanted first, and then `work` is cancelled."""
+    async with asyncio.TaskGroup() as group:
+        working = group.create_task(work)
+        unwanted = group.create_task(child.unwanted.wait())
+        await asyncio.wait((working, unwanted), return_when=asyncio.FIRST_COMPLETED)
+        working.cancel()
+        unwanted.cancel()
+    return None if working.cancelled() else working.result()
+
+
+def _tell_to_end(child: _Child) -> None:
+    child.drained = True
+    child.unwanted.set()
+    _signal(child, signal.SIGTERM)
 
 
 def last_line(file: Path, *, tail_bytes: int = 8192) -> str:

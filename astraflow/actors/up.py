@@ -4,13 +4,14 @@ Order: lock the folder → check for changes → models → server → streams �
 its incarnation over restarts; exit code 0 only if the run ended or was drained without a failure.
 """
 
+import asyncio
 import os
 import shlex
 import socket
 import time
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,16 +21,28 @@ from rich.console import Console
 
 from astraflow.actors.changes import check_changes
 from astraflow.actors.live import live_view
-from astraflow.actors.node import Connection, Stopper, plan, read_record, report_failure, roles_of, say, supervise
+from astraflow.actors.node import (
+    Connection,
+    node_context,
+    plan,
+    read_record,
+    report_failure,
+    roles_of,
+    say,
+    supervise,
+)
+from astraflow.actors.orders import forget_orders, left
+from astraflow.actors.preemption import Preemption
 from astraflow.actors.prepare import prepare_models
 from astraflow.actors.runfolder import LockedFolder, Owner, RunFolder, check_space, disk_errors
 from astraflow.actors.server import embedded_server
+from astraflow.actors.stopper import Stopper
 from astraflow.actors.summary import read_summary, render_summary
 from astraflow.actors.threads import usable_cores
 from astraflow.bus import Bus, topology_of
-from astraflow.config import RunConfig, from_json, to_json
+from astraflow.config import NodeSection, RunConfig, from_json, to_json
 from astraflow.errors import ConfigError
-from astraflow.messages import Progress, RunRecord
+from astraflow.messages import Member, MemberState, Progress, RunRecord
 from astraflow.runfile import resolved
 from astraflow.runfile.checks import FULLS_IN_WEIGHTS, model_bytes, trainable
 
@@ -65,7 +78,7 @@ async def up(config: RunConfig, options: UpOptions, console: Console) -> int:
     owner = Owner(
         pid=os.getpid(), command=options.command, run=config.run.name, started_at=time.time(), region=config.bus.region
     )
-    stopper = Stopper(console)
+    stopper = Stopper(partial(say, console))
     with stopper.listening(), disk_errors(folder.path), folder.lock(owner) as locked:
         if options.fresh and (old := locked.move_away()):
             say(console, f"the old run is now in {old}")
@@ -75,6 +88,8 @@ async def up(config: RunConfig, options: UpOptions, console: Console) -> int:
             locked.write(_reachable(owner, connection))
             async with Bus.connect(connection.options(), topology_of(config), producer=f"node-{NODE}") as bus:
                 await bus.ensure()
+                if config.bus.url:  # else the lock on the folder has seen to it
+                    await _refuse_a_twin(bus, config, console)
                 if not await _enter_run(bus, config, console):
                     _show_end(folder, config, console, hint=True)
                     return 0
@@ -94,24 +109,70 @@ async def _run(
         folder=folder.path,
         cores=usable_cores(config.node.threads),
     )
+    await forget_orders(bus, [NODE, *(each.spec.name for each in planned)])
+    record = await read_record(bus)
+    assert record is not None, "it was entered"
     failure = await supervise(
         planned,
-        bus=bus,
-        config=config,
+        ctx=node_context(bus, record, node=NODE, folder=folder.path),
+        options=connection.options(),
         console=console,
         stopper=stopper,
         view=partial(live_view, bus, console),
+        preemption=preemption_of(config.node),
+        grace_s=config.node.grace_s,
     )
     if failure:
         return report_failure(failure, console)
     if stopper.signals > 1:
         return 130
     record = await read_record(bus)
+    if record is not None and record.stop_requested:
+        await _until_others_left(bus, config, console)
     finished = record is not None and record.stop_requested == "finished"
     _show_end(folder, config, console, hint=finished)
     if not finished:
         say(console, "stopped; the same command continues this run")
     return 0
+
+
+def preemption_of(section: NodeSection) -> Preemption:
+    """Where the run file says that notices come from."""
+    return Preemption(
+        file=section.preempt_file, command=section.preempt_command, command_every_s=section.preempt_every_s
+    )
+
+
+async def _until_others_left(bus: Bus, config: RunConfig, console: Console) -> None:
+    """The run has ended: other nodes may still need the server to hear of it and to say goodbye."""
+    try:
+        async with asyncio.timeout(config.node.grace_s):
+            await left(bus, lambda member: member.node != NODE)
+    except TimeoutError:
+        say(console, f"other nodes are still there after {config.node.grace_s:g} s; see their logs", style="yellow")
+
+
+async def _refuse_a_twin(bus: Bus, config: RunConfig, console: Console) -> None:
+    """Raises ConfigError if another `up` of this run is at work on this server; a dead one's record expires."""
+    entry = await bus.kv_get(f"member.node-{NODE}")
+    if entry is None or not isinstance(entry.message, Member) or entry.message.state is MemberState.GONE:
+        return
+    expires_s = config.bus.member_ttl_s
+    say(console, f"an `up` of this run was here within the last {expires_s} s; waiting to see whether it is alive")
+    try:
+        async with asyncio.timeout(2 * expires_s):
+            async with aclosing(bus.kv_watch(entry.key)) as updates:
+                async for update in updates:
+                    if update.message is None or update.message.state is MemberState.GONE:
+                        return
+                    if update.revision > entry.revision:
+                        break
+    except TimeoutError:
+        return
+    raise ConfigError(
+        f"run {config.run.name!r} is already up on this server (process {entry.message.pid} on some machine); "
+        "join it with `astraflow node --join`, stop it with `astraflow stop`, or choose another run.name"
+    )
 
 
 async def _prepare(config: RunConfig, folder: RunFolder, console: Console) -> None:

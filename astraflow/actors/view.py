@@ -11,6 +11,7 @@ import msgspec
 
 from astraflow.actors.history import History
 from astraflow.actors.metrics import (
+    DATAFLOW_BUFFERED_GROUPS,
     DATAFLOW_REWARD_ALL,
     POLICY_TOKENS_PER_S,
     POLICY_VERSION,
@@ -110,8 +111,18 @@ class RunView:
             who = f"{role} {policy}".strip()
             if (all_of_them := len(self.alive(role, policy))) > 1:
                 who += f" ({len(members)} of {all_of_them})"
+            sentence += self._groups_ready(role, policy, sentence)
             waits.append(Wait(who=who, waits_for=sentence, since=min(m.waits_since for m in members)))
         return sorted(waits, key=lambda wait: (wait.since, wait.who))
+
+    def _groups_ready(self, role: str, policy: str, sentence: str) -> str:
+        """How much of the batch that a trainer waits for is there."""
+        trainer = self.config.policies[policy].trainer if self.config and policy in self.config.policies else None
+        gauge = f"{DATAFLOW_BUFFERED_GROUPS}.{policy}"
+        ready = [int(m.gauges[gauge]) for m in self.alive("dataflow") if gauge in m.gauges]
+        if role != "trainer" or trainer is None or not ready or not sentence.startswith("batch "):
+            return ""
+        return f": {max(ready)} of {trainer.batch_groups} groups"
 
     def problems(self, *, with_coming: bool = True) -> list[str]:
         """What keeps the run from going on or needs a person, one sentence each; empty when all is well.
@@ -138,11 +149,18 @@ class RunView:
             if section.trainer and not (progress and progress.finished):
                 done = f"{progress.step if progress else 0} of {section.trainer.steps} steps are done"
                 absent.append(("trainer", name, f"no trainer for {name}: {done}"))
-        return [
+        return self._unserved(config) + [
             sentence + self._why_absent(role, policy)
             for role, policy, sentence in absent
             if not self.ready(role, policy) and (with_coming or not self.alive(role, policy))
         ]
+
+    def _unserved(self, config: RunConfig) -> list[str]:
+        """Environments that none of the rollouts can run."""
+        rollouts = self.ready("rollout")
+        nobody = [env for env in config.envs if rollouts and all(env in m.unserved for m in rollouts)]
+        waiting = {env: self.queues.get(f"task.{env}", 0) + self.queues.get(f"task.{env}.eval", 0) for env in nobody}
+        return [f"no rollout can run environment {env}: {count:,} tasks wait" for env, count in waiting.items()]
 
     def _why_absent(self, role: str, policy: str) -> str:
         coming = [f"{m.actor} is {m.state.value.replace('_', ' ')}" for m in self.alive(role, policy)]
@@ -155,6 +173,7 @@ def _complaints(member: Member) -> list[str]:
     out = []
     if member.stuck_frame:
         out.append(f"{member.actor} is stuck since {duration(member.loop_lag_s)} in {member.stuck_frame}")
+    out += [f"{member.actor} isn't given {env}: {reason}" for env, reason in member.unserved.items()]
     if member.last_error:
         out.append(f"{member.actor}: {member.last_error}")
     return out

@@ -240,6 +240,10 @@ class DataflowCore:
         """The last ten sentences on groups that didn't train, oldest first."""
         return list(self._state.notes)
 
+    def groups_ready(self) -> dict[str, int]:
+        """By policy: groups that wait for the next batch."""
+        return {policy: flow.groups_ready for policy, flow in self._state.flows.items()}
+
     def waits_for(self) -> str:
         """A sentence per policy and open evaluation on what holds it up."""
         waits = [flow.waits_for() for flow in self._state.flows.values()]

@@ -260,6 +260,11 @@ class Flow:
             "dataflow.buffered_groups": float(len(self._buffer)),
         }
 
+    @property
+    def groups_ready(self) -> int:
+        """Groups that wait for the next batch."""
+        return len(self._buffer)
+
     def waits_for(self) -> str:
         """A sentence on what holds up the next batch."""
         number, consumed = self._state.number, self.trainer.consumed

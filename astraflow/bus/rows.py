@@ -140,7 +140,7 @@ def build_rows(names: "Topology") -> tuple[Row, ...]:
         ),
         Row(
             kind=Kind.KV, stream=names.kv, subjects=(f"{names.kv_prefix}>",), parts=(),
-            message="RunRecord, Head, Member, Lease, Progress, SnapshotPointer, Ledger", producer="all",
+            message="RunRecord, Head, Member, Lease, Progress, SnapshotPointer, Ledger, Drain", producer="all",
             reader="all", released="overwritten, deleted or expired", max_per_subject=1, message_ttl=True,
             marker_ttl_s=60.0,
         ),

@@ -9,7 +9,7 @@ import asyncio
 import sys
 from collections.abc import Sequence
 
-from astraflow.cli import check, node, status, up, version
+from astraflow.cli import check, drain, node, status, stop, top, up, version
 from astraflow.errors import AstraflowError, ConfigError
 
 EXIT_FAILED, EXIT_USER, EXIT_INTERRUPTED = 1, 2, 130
@@ -17,15 +17,15 @@ EXIT_FAILED, EXIT_USER, EXIT_INTERRUPTED = 1, 2, 130
 
 def parser() -> argparse.ArgumentParser:
     """All verbs and flags."""
-    top = argparse.ArgumentParser(
+    whole = argparse.ArgumentParser(
         prog="astraflow",
         description="Trains LLM agents by reinforcement learning, as actors that meet on NATS.",
         epilog="example: astraflow up examples/tiny.toml",
     )
-    verbs = top.add_subparsers(title="verbs", metavar="VERB", required=True)
-    for verb in (up, check, status, node, version):
+    verbs = whole.add_subparsers(title="verbs", metavar="VERB", required=True)
+    for verb in (up, check, status, top, node, drain, stop, version):
         verb.add(verbs)
-    return top
+    return whole
 
 
 def main(argv: Sequence[str] | None = None) -> int:

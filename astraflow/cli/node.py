@@ -21,10 +21,16 @@ def add(verbs: Verbs) -> None:
         "--role",
         action="append",
         default=[],
-        help="rollout or policy:NAME; may be repeated (default: a policy process for every policy, and rollouts)",
+        help="rollout or policy:NAME; may be repeated (default: what fits this machine, the most needed first)",
     )
+    parser.add_argument("--name", default="", help="how this node's name begins (default: the machine's name)")
     parser.add_argument("--threads", type=int, default=0, help="cores to use (default: all that it may)")
     parser.add_argument("--folder", type=Path, default=Path("runs"), help="where logs go (default: runs)")
+    notice = parser.add_argument_group("preemption", "what makes it drain, besides SIGTERM and SIGUSR1")
+    notice.add_argument("--preempt-file", metavar="PATH", default="", help="this file appears")
+    notice.add_argument("--preempt-command", metavar="CMD", default="", help="this shell command succeeds")
+    notice.add_argument("--preempt-every", metavar="S", type=float, default=5.0, help="pause between its runs (5)")
+    notice.add_argument("--grace", metavar="S", type=float, default=0.0, help="time to drain (node.grace_s of the run)")
     add_connection(parser)
     parser.set_defaults(run=run)
 
@@ -33,15 +39,16 @@ def run(args: argparse.Namespace) -> int:
     """Join; the return value is the exit code. Raises ConfigError, BusError."""
     from rich.console import Console
 
-    from astraflow.actors.join import join
+    from astraflow.actors.join import JoinOptions, join
+    from astraflow.actors.preemption import Preemption
 
-    return asyncio.run(
-        join(
-            connection_of(args, args.join),
-            run=args.run_name,
-            roles=args.role,
-            folder=args.folder,
-            threads=args.threads,
-            console=Console(),
-        )
+    options = JoinOptions(
+        run=args.run_name,
+        roles=args.role,
+        folder=args.folder,
+        name=args.name,
+        threads=args.threads,
+        grace_s=args.grace,
+        preemption=Preemption(file=args.preempt_file, command=args.preempt_command, command_every_s=args.preempt_every),
     )
+    return asyncio.run(join(connection_of(args, args.join), options, Console()))

@@ -5,6 +5,7 @@ ConfigError that names the nearest right thing.
 """
 
 import importlib
+import importlib.util
 import inspect
 import sys
 from pathlib import Path
@@ -21,6 +22,31 @@ KINDS = {
     "tiny": "astraflow.envs.tiny_env:TinyEnv",
     "toy": "astraflow.envs.toy_env:ToyEnv",
 }
+PACKAGES = {"reasoning-gym": ("reasoning_gym",), "math": ("math_verify",)}
+"""Packages without which a built-in kind can't be built."""
+
+
+def missing_packages(section: EnvSection) -> list[str]:
+    """Packages, or the user's module, that the environment needs and that can't be found; imports no environment."""
+    if section.kind in KINDS:
+        needed = list(PACKAGES.get(section.kind, ()))
+    else:
+        needed = [section.kind.partition(":")[0]]
+        _see_working_directory()
+    return [name for name in needed if not _found(name)]
+
+
+def _found(module_name: str) -> bool:
+    try:
+        return importlib.util.find_spec(module_name) is not None
+    except (ImportError, ValueError):  # a parent package is missing; an empty name
+        return False
+
+
+def _see_working_directory() -> None:
+    """A console script doesn't have it on its path; at the end, so that it shadows nothing."""
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
 
 
 def build_env(section: EnvSection) -> Environment:
@@ -54,8 +80,8 @@ def _find_class(kind: str) -> type[Any]:
     if kind not in KINDS and ":" not in kind:
         raise ConfigError(f"unknown environment kind {kind!r}{nearest(kind, KINDS)}; or module:Class of your own")
     module_name, _, class_name = KINDS.get(kind, kind).partition(":")
-    if kind not in KINDS and str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))  # a console script doesn't have it; at the end, so that it shadows nothing
+    if kind not in KINDS:
+        _see_working_directory()
     try:
         module = importlib.import_module(module_name)
     except Exception as exc:  # users' code runs at import

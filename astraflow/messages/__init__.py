@@ -5,6 +5,7 @@ from astraflow.messages.codec import MESSAGE_TYPES, SCHEMA_VERSION, Decoded, Env
 from astraflow.messages.control import (
     Decision,
     DecisionKind,
+    Drain,
     Event,
     Lease,
     Ledger,
@@ -29,6 +30,7 @@ __all__ = [
     "Decision",
     "DecisionKind",
     "Decoded",
+    "Drain",
     "Envelope",
     "Episode",
     "Event",

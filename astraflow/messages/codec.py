@@ -12,6 +12,7 @@ import msgspec
 from astraflow.errors import MessageError
 from astraflow.messages.control import (
     Decision,
+    Drain,
     Event,
     Lease,
     Ledger,
@@ -30,14 +31,14 @@ SCHEMA_VERSION = 1
 
 Message = (
     Task | Episode | GenRequest | GenChunk | GenCancel | SampleBatch | Manifest | Head | Member | Lease | Ledger
-    | Progress | Decision | SnapshotPointer | Event | Metrics | RunRecord
+    | Progress | Decision | SnapshotPointer | Event | Metrics | RunRecord | Drain
 )  # fmt: skip
 MESSAGE_TYPES: dict[str, type[Any]] = {
     "task": Task, "episode": Episode, "gen_request": GenRequest, "gen_chunk": GenChunk, "gen_cancel": GenCancel,
     "sample_batch": SampleBatch, "manifest": Manifest, "head": Head, "member": Member, "lease": Lease,
     "ledger": Ledger,
     "progress": Progress, "decision": Decision, "snapshot_pointer": SnapshotPointer, "event": Event,
-    "metrics": Metrics, "run_record": RunRecord,
+    "metrics": Metrics, "run_record": RunRecord, "drain": Drain,
 }  # fmt: skip
 _NAMES = {kind: name for name, kind in MESSAGE_TYPES.items()}
 

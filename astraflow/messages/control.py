@@ -35,6 +35,15 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     stuck_frame: str = ""  # where the event loop is blocked, if it is
     gauges: dict[str, float] = {}
     last_error: str = ""
+    unserved: dict[str, str] = {}  # environments that it can't run: why
+
+
+class Drain(msgspec.Struct, frozen=True, kw_only=True):
+    """An order to leave. KV key drain.<target>, with a TTL; the target's node carries it out."""
+
+    target: str  # an actor's name or a node's
+    requested_at: float  # unix seconds
+    requested_by: str = ""
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,7 +5,6 @@ generate the same questions everywhere only under the hash seed that actors run 
 """
 
 import asyncio
-import importlib.util
 import os
 import subprocess
 import sys
@@ -17,9 +16,6 @@ from astraflow.config import EvalSection, RunConfig, SourceSection, from_json, t
 from astraflow.errors import AstraflowError
 from astraflow.runfile.checks import trainable
 from astraflow.runfile.decode import Where
-
-PACKAGES = {"reasoning-gym": ("reasoning_gym",), "math": ("math_verify",)}
-"""Packages without which an environment can't be built; then its arguments aren't checked here."""
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -58,11 +54,11 @@ def check_environments(config: RunConfig, where: Where) -> None:
 
 def find(config: RunConfig) -> Finding:
     """The first thing that is wrong."""
-    from astraflow.envs.registry import build_env
+    from astraflow.envs.registry import PACKAGES, build_env, missing_packages
 
     for name, section in config.envs.items():
-        if not all(importlib.util.find_spec(package) for package in PACKAGES.get(section.kind, ())):
-            continue
+        if section.kind in PACKAGES and missing_packages(section):
+            continue  # an extra that isn't installed here: its arguments can't be checked
         try:
             env = build_env(section)
         except AstraflowError as exc:

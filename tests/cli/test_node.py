@@ -60,10 +60,9 @@ def test_rollouts_drain_first_and_the_recorder_last(config: RunConfig) -> None:
     assert list(dict.fromkeys(order)) == ["rollout", "policy", "dataflow", "trainer", "recorder"]
 
 
-def test_a_joining_node_serves_every_policy_and_runs_episodes(config: RunConfig) -> None:
-    roles = [(r.role, r.policy, r.count) for r in joining_roles([], config)]
-    assert roles == [("policy", "solver", 1), ("policy", "judge", 1), ("rollout", "", 2)]
-    assert [(r.role, r.policy) for r in joining_roles(["policy:judge"], config)] == [("policy", "judge")]
+def test_roles_are_read_from_their_flags(config: RunConfig) -> None:
+    roles = [(r.role, r.policy, r.count) for r in joining_roles(["policy:judge", "rollout"], config)]
+    assert roles == [("policy", "judge", 1), ("rollout", "", 2)]
 
 
 @pytest.mark.parametrize("role", ["dataflow", "trainer:solver", "policy", "policy:solvr", "rollout:solver", ""])
@@ -73,8 +72,10 @@ def test_roles_that_cant_join_are_explained(config: RunConfig, role: str) -> Non
 
 
 def test_node_names_can_be_part_of_subjects() -> None:
-    first, second = node_name(), node_name()
+    first, second = node_name("GPU 7"), node_name("GPU 7")
     assert first != second
+    assert first.startswith("gpu-7-")
+    assert node_name() != node_name()
     Topology(run=first, region="local", envs=(), policies=())  # refuses what isn't a name
 
 

@@ -1,0 +1,87 @@
+"""Notice that this machine is about to be taken away: a file that appears, or a command that begins to succeed.
+
+It drains nothing; whoever waits for `noticed` does. A signal is a notice too, but that is the node's (node.py).
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+FILE_EVERY_S = 1.0  # one stat a second; there is no portable event for a file that doesn't exist yet
+COMMAND_DEADLINE_S = 10.0
+NOT_FOUND = 127  # what a shell returns for a command that isn't there
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preemption:
+    """Where notices come from; empty = nowhere.
+
+    Attributes:
+        file: notice = it exists.
+        command: run by the shell; notice = exit code 0, e.g. a curl of the cloud's metadata address.
+        command_every_s: from the end of one run of the command to the next.
+    """
+
+    file: str = ""
+    command: str = ""
+    command_every_s: float = 5.0
+
+    async def noticed(self, *, report: Callable[[str], None]) -> str:
+        """What the notice was, once there is one; never returns if there is nothing to look at.
+
+        Args: `report` is called with a sentence if the command can't be found.
+        """
+        found: asyncio.Queue[str] = asyncio.Queue(2)
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(self._watch_file(found)),
+                group.create_task(self._watch_command(found, report)),
+            ]
+            notice = await found.get()
+            for task in tasks:
+                task.cancel()
+        return notice
+
+    async def _watch_file(self, found: asyncio.Queue[str]) -> None:
+        while self.file:
+            if await asyncio.to_thread(Path(self.file).exists):
+                await found.put(f"file {self.file} exists")
+                return
+            await asyncio.sleep(FILE_EVERY_S)
+
+    async def _watch_command(self, found: asyncio.Queue[str], report: Callable[[str], None]) -> None:
+        told = False
+        while self.command:
+            code = await run_command(self.command)
+            if code == 0:
+                await found.put(f"`{self.command}` succeeded")
+                return
+            if code == NOT_FOUND and not told:
+                told = True
+                report(f"the preemption command `{self.command}` can't be found; this node won't notice a preemption")
+            await asyncio.sleep(self.command_every_s)
+
+
+async def run_command(command: str, *, deadline_s: float = COMMAND_DEADLINE_S) -> int:
+    """The shell's exit code; negative for a signal, as when it took longer than the deadline and was killed."""
+    process = await asyncio.create_subprocess_shell(
+        command,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+        start_new_session=True,  # so that what the shell started can be killed with it
+    )
+    try:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(deadline_s):
+                return await process.wait()
+        return -signal.SIGKILL
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()

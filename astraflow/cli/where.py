@@ -1,0 +1,75 @@
+"""Which live run a verb is about: by its folder on this machine, or by its server and name from anywhere."""
+
+import argparse
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from astraflow.cli.arguments import add_connection, connection_of
+from astraflow.errors import BusError, ConfigError
+
+if TYPE_CHECKING:
+    from astraflow.actors.node import Connection
+    from astraflow.bus import Bus
+
+
+def add_where(parser: argparse.ArgumentParser) -> None:
+    """--folder, or --url and --run, and how to connect."""
+    place = parser.add_mutually_exclusive_group()
+    place.add_argument("--folder", type=Path, help="the run's folder (default: the one live run in ./runs)")
+    place.add_argument("--url", help="the run's server; needs --run")
+    parser.add_argument("--run", dest="run_name", metavar="NAME", default="", help="the run's name, with --url")
+    add_connection(parser)
+
+
+def where(args: argparse.Namespace) -> tuple["Connection", str]:
+    """Connection and name of the run. Raises ConfigError, and BusError if it isn't live."""
+    if not args.url:
+        return _of_folder(args.folder)
+    if not args.run_name:
+        raise ConfigError("--url needs --run NAME: a server may hold several runs")
+    return connection_of(args, args.url), args.run_name
+
+
+@asynccontextmanager
+async def run_bus(connection: "Connection", run_name: str, *, producer: str) -> AsyncIterator["Bus"]:
+    """The bus of a run that is there. Raises ConfigError if it isn't, BusError."""
+    from astraflow.actors.join import fetch_record
+    from astraflow.bus import Bus, topology_of
+    from astraflow.config import from_json
+
+    record = await fetch_record(connection, run_name)
+    topology = topology_of(from_json(record.config_json))
+    async with Bus.connect(connection.options(), topology, producer=producer) as bus:
+        yield bus
+
+
+def _of_folder(path: Path | None) -> tuple["Connection", str]:
+    from astraflow.actors.node import Connection
+    from astraflow.actors.runfolder import RunFolder
+
+    folder = RunFolder(path or _live_folder())
+    owner = folder.owner()
+    if owner is None:
+        raise ConfigError(f"{folder.path} is not a run folder: it has no up.lock")
+    if not folder.live():
+        raise BusError(f"run {owner.run} is not running; `{owner.command}` continues it or shows its results")
+    if not owner.url:
+        raise BusError(f"run {owner.run} is still starting (process {owner.pid}); try again in a moment")
+    token_file = Path(owner.token_file) if owner.token_file else None
+    connection = Connection(
+        url=owner.url, region=owner.region, token_file=token_file, credentials_file=owner.credentials_file
+    )
+    return connection, owner.run
+
+
+def _live_folder() -> Path:
+    from astraflow.actors.runfolder import RunFolder
+
+    live = [lock.parent for lock in sorted(Path("runs").glob("*/up.lock")) if RunFolder(lock.parent).live()]
+    if len(live) == 1:
+        return live[0]
+    if live:
+        raise ConfigError(f"several runs are live: {', '.join(map(str, live))}; choose one with --folder")
+    raise ConfigError("no run is live in ./runs; name one with --folder, or --url and --run")
