@@ -20,14 +20,16 @@ from astraflow.actors.history import EpisodeTotals, History
 from astraflow.actors.jsonl import DiskFullError, JsonLines, replace_durably
 from astraflow.actors.lines import encode_line, read_episodes, read_metrics
 from astraflow.actors.metrics import RECORDER_EPISODES, RECORDER_EVENTS, RECORDER_METRICS
+from astraflow.actors.orders import left
 from astraflow.actors.summary import BusFacts, Summary, build_summary, encode_summary
 from astraflow.bus import Bus, Cursor
-from astraflow.messages import Episode, Event, Head, Ledger, Member, MemberState, Metrics, Progress
+from astraflow.messages import Episode, Event, Head, Ledger, MemberState, Metrics, Progress
 
 METRICS_FILE, EVENTS_FILE, EPISODES_FILE = "metrics.jsonl", "events.jsonl", "episodes.jsonl"
 SUMMARY_FILE, CURVES_FILE = "summary.json", "reward-curve.png"
 QUEUE_LINES = 1024  # read from a log and not written yet, per file
 COMMIT_LINES = 1024
+LAST = ("recorder", "node")  # they leave after the others
 COMMIT_EVERY_S = 0.5  # a commit is two fsyncs: more often would only wear the disk
 
 T = TypeVar("T")
@@ -164,24 +166,10 @@ async def _record(ctx: ActorContext) -> None:
 
 async def _others_gone(ctx: ActorContext) -> None:
     """Wait until the other actors are gone, at most the grace time: their last words belong in the files."""
-    alive: set[str] = set()
-    current = False
     ctx.waits_for("the other actors' last words")
     with contextlib.suppress(TimeoutError):
-        async with (
-            asyncio.timeout(ctx.config.node.grace_s),
-            contextlib.aclosing(ctx.bus.kv_watch("member.")) as updates,
-        ):
-            async for update in updates:
-                member = update.message
-                if not update.key:
-                    current = True
-                elif isinstance(member, Member) and member.state != MemberState.GONE and member.role != "recorder":
-                    alive.add(update.key)
-                else:
-                    alive.discard(update.key)
-                if current and not alive:
-                    break
+        async with asyncio.timeout(ctx.config.node.grace_s):
+            await left(ctx.bus, lambda member: member.role not in LAST)
     ctx.waits_for("")
 
 
