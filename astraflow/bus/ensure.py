@@ -1,5 +1,6 @@
 """Create a run's streams and consumers, or check that they are as the table says.
 
+It looks first and creates only what is missing, so that a role that only uses streams needs no right to create any.
 It deletes and updates no stream. Invariant: after `ensure` every row of the topology exists with the row's settings;
 what differs raises BusError that names the setting, both values and the next step.
 """
@@ -7,7 +8,7 @@ what differs raises BusError that names the setting, both values and the next st
 from typing import Any
 
 from astraflow.bus.background import in_parallel
-from astraflow.bus.faults import ApiError
+from astraflow.bus.faults import ApiError, DeniedError
 from astraflow.bus.publish import NO_STORAGE
 from astraflow.bus.rows import DUPLICATE_WINDOW_S, Consumer, Limits, Row
 from astraflow.bus.session import Session
@@ -16,6 +17,7 @@ from astraflow.errors import BusError
 
 STREAM_EXISTS = 10058  # with other settings
 STREAM_MISSING = 10059
+CONSUMER_MISSING = 10014
 SECOND_NS = 1_000_000_000
 WORKERS = 8
 MAX_WAITING = 8192  # pull requests that a consumer holds: one per rollout or policy process
@@ -58,25 +60,48 @@ async def ensure(session: Session, topology: Topology) -> None:
 
 async def _ensure_stream(session: Session, row: Row, limits: Limits) -> None:
     wanted = stream_config(row, limits)
+    found = await _found(session, f"STREAM.INFO.{row.stream}", STREAM_MISSING)
+    if found is None:
+        await _create_stream(session, row, wanted)
+        found = await _found(session, f"STREAM.INFO.{row.stream}", STREAM_MISSING) or {}
+    different = _different(wanted, found)
+    if different:
+        has = ", ".join(f"{key}={found.get(key)}" for key in different)
+        expected = ", ".join(str(value) for value in different.values())
+        raise BusError(
+            f"stream {row.stream} has {has}, expected {expected}; delete the stream, put the old settings back in "
+            f"the run file, or give the run another name"
+        )
+
+
+async def _create_stream(session: Session, row: Row, wanted: dict[str, Any]) -> None:
     try:
         await session.api(f"STREAM.CREATE.{row.stream}", wanted)
+    except DeniedError as exc:
+        raise DeniedError(f"stream {row.stream} isn't there, and {exc}; start the run with `astraflow up`") from exc
     except ApiError as exc:
         if exc.err_code in NO_STORAGE:
             raise BusError(
                 f"nats-server has no room for stream {row.stream} (max_bytes={row.max_bytes}): raise its "
                 f"max_file_store, or lower the bounds in [bus]"
             ) from exc
-        if exc.err_code != STREAM_EXISTS:
+        if exc.err_code != STREAM_EXISTS:  # somebody else has just created it
             raise
-        found = (await session.api(f"STREAM.INFO.{row.stream}"))["config"]
-        different = {key: value for key, value in wanted.items() if found.get(key, _absent(value)) != value}
-        if different:
-            has = ", ".join(f"{key}={found.get(key)}" for key in different)
-            expected = ", ".join(str(value) for value in different.values())
-            raise BusError(
-                f"stream {row.stream} has {has}, expected {expected}; delete the stream, put the old settings back in "
-                f"the run file, or give the run another name"
-            ) from exc
+
+
+async def _found(session: Session, request: str, missing: int) -> dict[str, Any] | None:
+    """The settings of a stream or consumer as the server has them; None if there is none."""
+    try:
+        config: dict[str, Any] = (await session.api(request))["config"]
+    except ApiError as exc:
+        if exc.err_code != missing:
+            raise
+        return None
+    return config
+
+
+def _different(wanted: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in wanted.items() if found.get(key, _absent(value)) != value}
 
 
 def _absent(value: Any) -> Any:
@@ -96,6 +121,8 @@ async def ensure_consumer(session: Session, stream: str, consumer: Consumer, lim
         "max_ack_pending": -1,
         "max_waiting": MAX_WAITING,
     }
-    await session.api(
-        f"CONSUMER.CREATE.{stream}.{consumer.name}.{consumer.subject}", {"stream_name": stream, "config": config}
-    )
+    found = await _found(session, f"CONSUMER.INFO.{stream}.{consumer.name}", CONSUMER_MISSING)
+    if found is None or _different(config, found):
+        await session.api(
+            f"CONSUMER.CREATE.{stream}.{consumer.name}.{consumer.subject}", {"stream_name": stream, "config": config}
+        )

@@ -21,6 +21,7 @@ class Feed:
     def __init__(self, session: "Session", subject: str, bound: int) -> None:
         self.subject = subject
         self.dropped = 0  # messages over the bound
+        self.pulls_by = ""  # subject of the pull requests that it is the answer to; "" for core subscriptions
         self._session = session
         self._bound = bound
         self._items: deque[Msg] = deque()

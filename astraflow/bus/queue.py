@@ -193,8 +193,7 @@ class WorkQueue:
             request |= {"expires": int(EXPIRES_S * SECOND_NS), "idle_heartbeat": int(HEARTBEAT_S * SECOND_NS)}
         else:
             request["no_wait"] = True
-        subject = f"$JS.API.CONSUMER.MSG.NEXT.{self.stream}.{self.consumer}"
-        await self._session.send(subject, json.dumps(request).encode(), reply=feed.subject)
+        await self._session.send(feed.pulls_by, json.dumps(request).encode(), reply=feed.subject)
         while limit:
             msg = feed.pop()
             if msg is None:
@@ -218,7 +217,8 @@ class WorkQueue:
     async def _open_feed(self) -> Feed:
         session = await self._link.session()
         if self._feed is None or self._session is not session:
-            self._session, self._feed = session, await session.inbox_feed()
+            subject = f"$JS.API.CONSUMER.MSG.NEXT.{self.stream}.{self.consumer}"
+            self._session, self._feed = session, await session.inbox_feed(subject)
         return self._feed
 
     async def _decoded(self, messages: "list[Msg]") -> list[Delivery]:

@@ -119,11 +119,11 @@ async def consume(
     }
     body = {"stream_name": stream, "action": "create", "config": config}
     created = await session.api(f"CONSUMER.CREATE.{stream}.{name}", body)
-    feed = await session.inbox_feed()
+    feed = await session.inbox_feed(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}")
     try:
         if created["num_pending"] == 0:
             yield None
-        async for raw in _pulled(session, feed, f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}"):
+        async for raw in _pulled(session, feed):
             yield raw
     finally:
         await feed.discard()
@@ -131,7 +131,7 @@ async def consume(
             await session.quiet(session.send(f"$JS.API.CONSUMER.DELETE.{stream}.{name}"))
 
 
-async def _pulled(session: Session, feed: Feed, subject: str) -> AsyncGenerator[Raw, None]:
+async def _pulled(session: Session, feed: Feed) -> AsyncGenerator[Raw, None]:
     left, expected = 0, 1
     while True:
         if left <= BATCH // 2:
@@ -141,7 +141,7 @@ async def _pulled(session: Session, feed: Feed, subject: str) -> AsyncGenerator[
                 "expires": int(EXPIRES_S * SECOND_NS),
                 "idle_heartbeat": int(HEARTBEAT_S * SECOND_NS),
             }
-            await session.send(subject, json.dumps(request).encode(), reply=feed.subject)
+            await session.send(feed.pulls_by, json.dumps(request).encode(), reply=feed.subject)
             left = BATCH
         msg = feed.pop() or await _next(session, feed)
         status = msg.headers.get("Status") if msg.headers and not msg.data else None
@@ -157,7 +157,7 @@ async def _pulled(session: Session, feed: Feed, subject: str) -> AsyncGenerator[
                 raise ConsumerLostError(f"{status} {headers}")  # deleted, or moved to another server
             left -= int(headers["Nats-Pending-Messages"])
         elif status != "100":
-            raise NoAnswerError(f"reader of {subject}: status {status}")
+            raise NoAnswerError(f"reader of {feed.pulls_by}: status {status}")
 
 
 async def _next(session: Session, feed: Feed) -> "Msg":

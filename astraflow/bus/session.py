@@ -128,9 +128,12 @@ class Session:
         await self._attach(feed)
         return feed
 
-    async def inbox_feed(self) -> Feed:
-        """A feed on a new private subject, for pull requests."""
-        return await self.subscribe(f"{self._inbox}.f.{next(self._feed_numbers)}")
+    async def inbox_feed(self, pulls_by: str) -> Feed:
+        """A feed on a new private subject, for the answers to pull requests on `pulls_by`."""
+        feed = Feed(self, f"{self._inbox}.f.{next(self._feed_numbers)}", 0)
+        feed.pulls_by = pulls_by
+        await self._attach(feed)
+        return feed
 
     async def _attach(self, feed: Feed) -> None:
         from nats import errors
@@ -230,5 +233,5 @@ class Session:
         elif subject == f"{self._inbox}.r.*".lower():
             self.end(str(error))  # without replies nothing works
         for feed in list(self.feeds):
-            if verb == "subscription" and feed.subject.lower() == subject:
+            if (feed.subject if verb == "subscription" else feed.pulls_by).lower() == subject:
                 feed.fail(error)
