@@ -44,7 +44,7 @@ class DataflowStore:
         assert isinstance(pointer, SnapshotPointer), pointer
         self._revision = entry.revision
         topology = self._bus.topology
-        data = await self._bus.get_parts(topology.blobs, topology.snapshot_part(), pointer.parts)
+        data = await self._bus.get_parts(topology.snapshots, topology.snapshot_part(), pointer.parts)
         try:
             return msgspec.msgpack.decode(data, type=StoredState)
         except msgspec.MsgspecError as exc:
@@ -54,15 +54,15 @@ class DataflowStore:
         """Store a snapshot, then move the pointer. Raises FencedError if another dataflow moved it."""
         topology = self._bus.topology
         data = msgspec.msgpack.encode(state)
-        first = (await self._bus.log_state(topology.blobs)).last_sequence + 1
+        first = (await self._bus.log_state(topology.snapshots)).last_sequence + 1
         self._saved += 1
         prefix = f"{self._incarnation}/{self._epoch}/snapshot-{self._saved}"
         parts: tuple[PartRef, ...] = await self._bus.put_parts(
-            topology.blobs, topology.snapshot_part(), data, msg_prefix=prefix
+            topology.snapshots, topology.snapshot_part(), data, msg_prefix=prefix
         )
         pointer = SnapshotPointer(digest="", size_bytes=len(data), parts=parts, epoch=self._epoch, saved_at=time.time())
         self._revision = await self._bus.kv_put(POINTER_KEY, pointer, expected_revision=self._revision)
-        await self._bus.purge(topology.blobs, below_sequence=first, subject=f"{topology.snapshot_part()}.*")
+        await self._bus.purge(topology.snapshots, below_sequence=first, subject=f"{topology.snapshot_part()}.*")
 
     async def purge(
         self, state: StoredState, *, floor: int, durable_samples: Mapping[str, int], keep_episodes: bool

@@ -5,19 +5,21 @@ from astraflow.bus.core import CoreFeed
 from astraflow.bus.deadletters import DeadLetter
 from astraflow.bus.faults import ApiError
 from astraflow.bus.kv import KvEntry, KvUpdate
-from astraflow.bus.link import BusOptions
 from astraflow.bus.log import Cursor, LogEntry
 from astraflow.bus.publish import PublishAck
 from astraflow.bus.queue import Delivery, WorkQueue
 from astraflow.bus.reader import LogState
+from astraflow.bus.rights import BusRole
 from astraflow.bus.rows import Consumer, Kind, Limits, Row
 from astraflow.bus.server import EmbeddedServer
 from astraflow.bus.topology import Topology, topology_of
+from astraflow.bus.trust import BusOptions
 
 __all__ = [
     "ApiError",
     "Bus",
     "BusOptions",
+    "BusRole",
     "Consumer",
     "CoreFeed",
     "Cursor",

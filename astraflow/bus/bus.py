@@ -22,7 +22,7 @@ from astraflow.bus.deadletters import DeadLetter, DeadLetters
 from astraflow.bus.ensure import ensure
 from astraflow.bus.faults import LinkLostError
 from astraflow.bus.kv import Kv, KvEntry, KvUpdate
-from astraflow.bus.link import BusOptions, Link
+from astraflow.bus.link import Link
 from astraflow.bus.log import Cursor, LogEntry, Logs
 from astraflow.bus.parts import Parts
 from astraflow.bus.publish import PublishAck, Publisher, read_stored
@@ -31,6 +31,7 @@ from astraflow.bus.reader import LogState
 from astraflow.bus.retry import until_answered
 from astraflow.bus.session import Session
 from astraflow.bus.topology import Topology, check_token
+from astraflow.bus.trust import BusOptions
 from astraflow.errors import BusError
 from astraflow.messages import Event, Message, Metrics, PartRef, encode
 

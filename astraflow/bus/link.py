@@ -8,11 +8,11 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
 
 from astraflow.bus.faults import DeniedError, LinkLostError, NoAnswerError
 from astraflow.bus.session import Session
+from astraflow.bus.trust import BusOptions, credentials, insist_on_tls, trust, why_distrusted
 from astraflow.errors import BusError
 
 log = logging.getLogger(__name__)
@@ -22,31 +22,25 @@ ANSWER_WITHIN_S = 5.0  # requests without an answer fail after this, at the next
 RETRY_FIRST_S, RETRY_MOST_S = 0.05, 1.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class BusOptions:
-    """Where the server is and who we are. `url` may list several servers, separated by commas."""
-
-    url: str
-    token: str = ""
-    credentials_file: str = ""
-    user: str = ""
-    password: str = ""
-    connect_timeout_s: float = 10.0
-
-
 async def open_session(options: BusOptions, *, name: str, epoch: int) -> Session:
-    """A connected session. Raises DeniedError for wrong credentials, LinkLostError if no server can be reached."""
+    """A connected session.
+
+    Raises: DeniedError if server and client don't trust each other; LinkLostError if no server can be reached.
+    """
     from nats import errors
     from nats.aio.client import Client
 
-    client = Client()
-    session = Session(client, epoch=epoch, inbox=f"_INBOX.{name}")
     secrets: dict[str, Any] = {
         "token": options.token or None,
         "user": options.user or None,
         "password": options.password or None,
-        "user_credentials": options.credentials_file or None,
+        **credentials(options.credentials_file),
+        **trust(options.ca_file),
     }
+    client = Client()
+    if options.ca_file or "tls://" in options.url:
+        insist_on_tls(client)
+    session = Session(client, epoch=epoch, inbox=f"_INBOX.{name}")
     try:
         await client.connect(
             servers=[url.strip() for url in options.url.split(",")],
@@ -63,10 +57,11 @@ async def open_session(options: BusOptions, *, name: str, epoch: int) -> Session
         )
         await session.start()
     except (errors.Error, OSError, TimeoutError, ValueError) as exc:
-        await session.close()
         reason = session.last_error or str(exc) or repr(exc)
-        if "authorization" in reason.lower() or "authentication" in reason.lower():
-            raise DeniedError(f"{options.url} refuses the credentials of {name}: {reason}") from exc
+        session.end(reason)  # there is nothing to flush, and an answer to a flush might never come
+        await session.close()
+        if distrust := why_distrusted(reason, options, name):
+            raise DeniedError(distrust) from exc
         raise LinkLostError(f"{options.url} can't be reached: {reason}") from exc
     except BaseException:
         await session.close()
@@ -94,8 +89,6 @@ class Link:
                 while self._session is None:
                     try:
                         self._session = await open_session(self.options, name=self.name, epoch=0)
-                    except DeniedError as exc:
-                        raise BusError(f"{exc}; check the token or credentials file") from exc
                     except LinkLostError as exc:
                         reason = exc
                         await asyncio.sleep(RETRY_FIRST_S * 2)

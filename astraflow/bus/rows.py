@@ -45,6 +45,7 @@ class Kind(StrEnum):
     METRICS = "METRICS"
     EVENTS = "EVENTS"
     BLOBS = "BLOBS"
+    SNAPSHOTS = "SNAPSHOTS"
     DEAD_LETTERS = "DEAD_LETTERS"
     KV = "KV"
 
@@ -128,9 +129,14 @@ def build_rows(names: "Topology") -> tuple[Row, ...]:
         ),
         Row(
             kind=Kind.BLOBS, stream=names.blobs, subjects=(),
-            parts=(f"{root}.blob.*.*", f"{root}.snapshot.{PART}.*"), message="parts of Task, GenRequest, snapshot",
-            producer="dataflow, rollout", reader="rollout, policy, dataflow", message_ttl=True,
-            released="the split message is acked; a newer snapshot is stored", max_bytes=limits.max_blobs_bytes,
+            parts=(f"{root}.blob.*.*",), message="parts of Task, GenRequest", producer="dataflow, rollout",
+            reader="rollout, policy, who may also purge here", message_ttl=True, released="the split message is acked",
+            max_bytes=limits.max_blobs_bytes,
+        ),
+        Row(
+            kind=Kind.SNAPSHOTS, stream=names.snapshots, subjects=(), parts=(f"{root}.snapshot.{PART}.*",),
+            message="parts of dataflow's snapshot", producer="dataflow", reader="dataflow",
+            released="a newer snapshot is stored",
         ),
         Row(
             kind=Kind.DEAD_LETTERS, stream=names.dead_letters, subjects=(f"{root}.dead.*",), parts=(),

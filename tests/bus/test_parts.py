@@ -33,20 +33,20 @@ async def test_bytes_of_any_size_come_back(bus: Bus, topology: Topology, size: i
 
 async def test_views_of_wider_items_are_bytes_too(bus: Bus, topology: Topology) -> None:
     data = memoryview(bytes(range(256))).cast("I")
-    parts = await bus.put_parts(topology.blobs, topology.snapshot_part(), data, msg_prefix="s")
-    assert await bus.get_parts(topology.blobs, topology.snapshot_part(), parts) == bytes(range(256))
+    parts = await bus.put_parts(topology.snapshots, topology.snapshot_part(), data, msg_prefix="s")
+    assert await bus.get_parts(topology.snapshots, topology.snapshot_part(), parts) == bytes(range(256))
 
 
 async def test_equal_parts_are_stored_once(bus: Bus, topology: Topology) -> None:
     data = bytes(3 * (512 << 10))
-    parts = await bus.put_parts(topology.blobs, topology.snapshot_part(), data, msg_prefix="s")
+    parts = await bus.put_parts(topology.snapshots, topology.snapshot_part(), data, msg_prefix="s")
     assert len(parts) == 3
-    assert (await bus.log_state(topology.blobs)).messages == 1
-    assert await bus.get_parts(topology.blobs, topology.snapshot_part(), parts) == data
+    assert (await bus.log_state(topology.snapshots)).messages == 1
+    assert await bus.get_parts(topology.snapshots, topology.snapshot_part(), parts) == data
 
 
 async def test_what_was_purged_is_stored_again_by_the_same_put(bus: Bus, topology: Topology) -> None:
-    stream, subject = topology.blobs, topology.snapshot_part()
+    stream, subject = topology.snapshots, topology.snapshot_part()
     first = await bus.put_parts(stream, subject, b"same", msg_prefix="s")
     await bus.purge(stream, below_sequence=(await bus.log_state(stream)).last_sequence + 1)
     assert await bus.put_parts(stream, subject, b"same", msg_prefix="s") == first

@@ -163,8 +163,8 @@ async def test_a_server_with_a_small_max_payload_takes_big_messages(tmp_path: Pa
         async with bus.queue(topology.tasks, topology.task_consumer("math")) as queue:
             assert len((await queue.fetch(1))[0].message.payload["text"]) == 200_000
         data = bytes(100_000)
-        refs = await bus.put_parts(topology.blobs, topology.snapshot_part(), data, msg_prefix="s")
-        assert await bus.get_parts(topology.blobs, topology.snapshot_part(), refs) == data
+        refs = await bus.put_parts(topology.snapshots, topology.snapshot_part(), data, msg_prefix="s")
+        assert await bus.get_parts(topology.snapshots, topology.snapshot_part(), refs) == data
         assert bus.reconnects == 0
 
 

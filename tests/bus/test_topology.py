@@ -35,7 +35,7 @@ def test_every_subject_is_stored_by_the_stream_of_its_kind() -> None:
         f"{t.weight_part('solver', 3)}.abc": Kind.WEIGHTS,
         t.event("info"): Kind.EVENTS,
         t.metric("train"): Kind.METRICS,
-        f"{t.snapshot_part()}.abc": Kind.BLOBS,
+        f"{t.snapshot_part()}.abc": Kind.SNAPSHOTS,
         f"{t.blob('owner')}.abc": Kind.BLOBS,
         t.dead_letter("TASKS"): Kind.DEAD_LETTERS,
         t.kv_subject("member.rollout-a-0"): Kind.KV,

@@ -1,0 +1,42 @@
+"""A secured server, and a bus for each role."""
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+from astraflow.bus import Bus, BusOptions, BusRole, EmbeddedServer, Topology
+from astraflow.bus.certificates import own_names
+from astraflow.bus.secure import SecureFolder, credentials_file, prepare
+
+
+class Secured:
+    """The running server and its folder."""
+
+    def __init__(self, server: EmbeddedServer, folder: SecureFolder, topology: Topology) -> None:
+        self.server = server
+        self.folder = folder
+        self.topology = topology
+
+    def options(self, role: BusRole, *, run: str = "") -> BusOptions:
+        key = credentials_file(self.folder.credentials[run or self.topology.run], role)
+        return BusOptions(
+            url=self.server.url, credentials_file=str(key), ca_file=str(self.folder.ca_file), connect_timeout_s=5
+        )
+
+    def bus(self, role: BusRole) -> AbstractAsyncContextManager[Bus]:
+        return Bus.connect(self.options(role), self.topology, producer=f"{role}-0")
+
+
+@asynccontextmanager
+async def secured_server(folder: Path, topology: Topology, *more_runs: str) -> AsyncIterator[Secured]:
+    """A secured nats-server with the streams of the topology's run."""
+    prepared = prepare(folder, runs=[topology.run, *more_runs], region=topology.region, names=own_names("127.0.0.1"))
+    server = EmbeddedServer(folder, security=prepared.settings)
+    await server.start()
+    try:
+        secured = Secured(server, prepared, topology)
+        async with secured.bus(BusRole.ADMIN) as admin:
+            await admin.ensure()
+        yield secured
+    finally:
+        await server.stop()
