@@ -8,6 +8,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 from astraflow.bus.faults import DeniedError, LinkLostError, NoAnswerError
@@ -19,6 +20,7 @@ log = logging.getLogger(__name__)
 
 PING_EVERY_S = 2.0  # a half-open connection is noticed within four times this
 ANSWER_WITHIN_S = 5.0  # requests without an answer fail after this, at the next ping
+CLOSE_FAILED_S = 0.2
 RETRY_FIRST_S, RETRY_MOST_S = 0.05, 1.0
 
 
@@ -58,8 +60,10 @@ async def open_session(options: BusOptions, *, name: str, epoch: int) -> Session
         await session.start()
     except (errors.Error, OSError, TimeoutError, ValueError) as exc:
         reason = session.last_error or str(exc) or repr(exc)
-        session.end(reason)  # there is nothing to flush, and an answer to a flush might never come
-        await session.close()
+        session.end(reason)  # there is nothing to flush
+        with suppress(TimeoutError):  # after a failed TLS handshake nats-py waits for ever to be closed
+            async with asyncio.timeout(CLOSE_FAILED_S):
+                await session.close()
         if distrust := why_distrusted(reason, options, name):
             raise DeniedError(distrust) from exc
         raise LinkLostError(f"{options.url} can't be reached: {reason}") from exc

@@ -87,7 +87,7 @@ def why_distrusted(reason: str, options: BusOptions, name: str) -> str:
         return f"{url} doesn't speak TLS, and a CA file or tls:// asks for it; is it the right server?"
     if "authorization" in text or "authentication" in text:
         given = "the token" if options.token else options.credentials_file or "no token and no credentials"
-        return f"{url} refuses {name}, which came with {given}: {reason}; check the token or credentials file"
+        return f"{url} refuses the credentials of {name} ({given}): {reason}; check the token or credentials file"
     return ""
 
 

@@ -250,10 +250,10 @@ async def test_distrust_is_one_clear_sentence_at_once(
     junk.write_text("not a key")
     plain = nats_server.url
     cases = [
-        (BusOptions(url=plain, token="wrong"), "refuses me, which came with the token.*check the token"),
+        (BusOptions(url=plain, token="wrong"), "refuses the credentials of me .the token.*check the token"),
         (BusOptions(url=plain), "no token and no credentials"),
-        (BusOptions(url=url, ca_file=good.ca_file, credentials_file=key), "refuses me.*rollout.nk"),
-        (BusOptions(url=url, ca_file=good.ca_file, token="t"), "refuses me.*the token"),
+        (BusOptions(url=url, ca_file=good.ca_file, credentials_file=key), "refuses the credentials of me .*rollout.nk"),
+        (BusOptions(url=url, ca_file=good.ca_file, token="t"), "refuses the credentials of me .the token"),
         (BusOptions(url=url, credentials_file=good.credentials_file), "isn't trusted.*give its CA file.*--ca-file"),
         (BusOptions(url=url, ca_file=str(stranger.ca_file)), "isn't trusted.*is it the right CA file"),
         (BusOptions(url=plain, token=nats_server.token, ca_file=good.ca_file), "doesn't speak TLS"),
