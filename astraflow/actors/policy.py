@@ -166,6 +166,7 @@ class Replica:
                 async with self._served:
                     self._head = head
                     self._served.notify_all()
+                self._say()
 
         async with asyncio.TaskGroup() as group:
             group.create_task(watch())
@@ -193,6 +194,7 @@ class Replica:
         async with self._served:
             self.version = head.version
             self._served.notify_all()
+        self._say()
         values = {
             WEIGHTS_APPLY_S: time.monotonic() - started,
             WEIGHTS_PAUSE_S: pause_s,

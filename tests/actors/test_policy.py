@@ -166,3 +166,24 @@ async def test_an_expired_request_is_not_worked_on(nats_server: EmbeddedServer, 
         await asker.ask("fresh")
         await eventually(lambda: asker.finished("fresh"))
         assert asker.kinds("expired") == []
+
+
+async def test_a_replica_that_is_too_far_behind_takes_no_requests_until_it_has_caught_up(
+    nats_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    async with replica(nats_server, tmp_path) as (ctx, _), Asker.open(ctx.bus) as asker:
+        entry = await ctx.bus.kv_get("head.solver")
+        assert entry is not None
+        far = msgspec.structs.replace(entry.message, version=2, manifest_sequence=10_000)  # a version that can't be had
+        await ctx.bus.kv_put("head.solver", far)
+        await eventually(lambda: ctx.last_error)
+        await eventually(lambda: ctx.member().waits_for == "newer weights than version 0")
+        await asker.ask("a")
+        await eventually(lambda: queued(ctx))
+        assert asker.kinds("a") == []
+        await ctx.bus.kv_put("head.solver", msgspec.structs.replace(entry.message, version=1))  # one behind is allowed
+        await eventually(lambda: asker.finished("a"))
+
+
+async def queued(ctx: ActorContext) -> int:
+    return (await ctx.bus.stream_depths())["gen.solver"]

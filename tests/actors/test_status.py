@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from run_in_progress import CONFIG, CREATED_AT, RECORD, evaluation, everybody, member, running_bus, train, view_of
 
-from astraflow.actors.metrics import POLICY_TOKENS_PER_S, POLICY_VERSION
+from astraflow.actors.metrics import DATAFLOW_BUFFERED_GROUPS, POLICY_TOKENS_PER_S, POLICY_VERSION
 from astraflow.actors.status import read_status, render, status_of, to_json
 from astraflow.actors.view import RunView, Wait
 from astraflow.bus import Bus, topology_of
@@ -72,6 +72,23 @@ def test_a_goodbye_is_gone_too() -> None:
     view = view_of(*everybody())
     view.apply("member.dataflow-n-0", member("dataflow-n-0", "dataflow", state=MemberState.GONE))
     assert view.problems() == ["no dataflow: no tasks are issued (dataflow-n-0 is gone)"]
+
+
+def test_environments_that_rollouts_cant_run_are_named() -> None:
+    lacking = member("rollout-n-0", "rollout", unserved={"sums": "no module 'sums'"})
+    view = view_of(*without("rollout"), lacking)
+    view.queues = {"task.sums": 12}
+    complaint = "rollout-n-0 isn't given sums: no module 'sums'"
+    assert view.problems() == ["no rollout can run environment sums: 12 tasks wait", complaint]
+    view.apply("member.rollout-n-1", member("rollout-n-1", "rollout"))
+    assert view.problems() == [complaint]
+
+
+def test_a_trainer_that_waits_is_told_how_much_of_its_batch_is_there() -> None:
+    waiting = member("trainer-n-0", "trainer", policy="solver", waits_for="batch 12", waits_since=AT)
+    flow = member("dataflow-n-0", "dataflow", gauges={f"{DATAFLOW_BUFFERED_GROUPS}.solver": 3.0})
+    view = view_of(*without("trainer"), waiting, flow)
+    assert view.waits() == [Wait(who="trainer solver", waits_for="batch 12: 3 of 8 groups", since=AT)]
 
 
 def test_a_stuck_actor_is_shown_with_its_frame_and_an_error_with_its_text() -> None:

@@ -238,3 +238,63 @@ def alive(pid: int) -> bool:
 )
 def test_exits_are_described(code: int, text: str) -> None:
     assert describe_exit(code) == text
+
+
+async def test_one_drained_process_leaves_for_good_and_the_rest_goes_on(nursery: Nursery) -> None:
+    supervisor = nursery.supervisor(nursery.spec("a", OBEDIENT), nursery.spec("b", OBEDIENT))
+    async with running(supervisor) as outcome:
+        await eventually(lambda: "ready" in text_of(nursery.log("a")) and "ready" in text_of(nursery.log("b")))
+        assert supervisor.drain_one("a")
+        assert not supervisor.drain_one("nobody")
+        await eventually(lambda: list(supervisor.pids()) == ["b"])
+        assert not supervisor.drain_one("a")
+        supervisor.drain()
+        assert await outcome is None
+    assert text_of(nursery.log("a")).count("ready") == 1
+
+
+async def test_one_drained_process_that_ignores_it_is_killed(nursery: Nursery) -> None:
+    supervisor = nursery.supervisor(nursery.spec("a", STUBBORN), nursery.spec("b", OBEDIENT), grace_s=0.2)
+    async with running(supervisor) as outcome:
+        await eventually(lambda: "ready" in text_of(nursery.log("a")))
+        assert supervisor.drain_one("a")
+        await eventually(lambda: nursery.reports == ["a didn't end within 0.2 s; killed"])
+        supervisor.drain()
+        assert await outcome is None
+
+
+async def test_the_stages_of_a_drain_share_the_grace_time(nursery: Nursery) -> None:
+    specs = [nursery.spec(name, STUBBORN, stage=stage) for stage, name in enumerate("abcd")]
+    supervisor = nursery.supervisor(*specs, grace_s=1.0)
+    async with running(supervisor) as outcome:
+        await eventually(lambda: all("ready" in text_of(nursery.log(name)) for name in "abcd"))
+        started = time.monotonic()
+        supervisor.drain()
+        assert await outcome is None
+    assert 0.9 < time.monotonic() - started < 3
+    assert [report[0] for report in nursery.reports] == list("abcd")
+
+
+async def test_a_process_is_started_again_only_when_it_can_be(nursery: Nursery) -> None:
+    server_is_back = asyncio.Event()
+    supervisor = nursery.supervisor(nursery.spec("a", CRASHING), max_restarts=1, startable=server_is_back.wait)
+    async with running(supervisor) as outcome:
+        await eventually(lambda: len(nursery.reports) == 1)
+        assert not outcome.done()
+        server_is_back.set()
+        failure = await outcome
+    assert failure is not None
+
+
+async def test_a_drain_interrupts_the_question_whether_to_start_again(nursery: Nursery) -> None:
+    asked = asyncio.Event()
+
+    async def never_answered(_: ProcessSpec) -> bool:
+        asked.set()
+        return await asyncio.get_running_loop().create_future()
+
+    supervisor = nursery.supervisor(nursery.spec("a", "print('hello')"), resume=never_answered)
+    async with running(supervisor) as outcome:
+        await asked.wait()
+        supervisor.drain()
+        assert await outcome is None

@@ -1,0 +1,33 @@
+"""A rollout takes only tasks of environments that it can run, and says which it can't."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from astraflow.actors.rollout import build_envs
+from astraflow.bus import EmbeddedServer
+from astraflow.config import EnvSection
+from astraflow.errors import ConfigError
+from tests.actors.contexts import CONFIG, context
+
+MISSING = EnvSection(kind="user_code_that_isnt_here:Env")
+
+
+async def test_an_environment_whose_code_is_missing_is_named_and_left_out(
+    nats_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    config = msgspec.structs.replace(CONFIG, envs={"game": EnvSection(kind="toy"), "own": MISSING})
+    async with context(nats_server, tmp_path, role="rollout", config=config) as ctx:
+        assert list(build_envs(ctx)) == ["game"]
+        assert list(ctx.member().unserved) == ["own"]
+        assert "user_code_that_isnt_here" in ctx.member().unserved["own"]
+
+
+async def test_a_rollout_that_can_run_nothing_ends_with_the_reasons(
+    nats_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    config = msgspec.structs.replace(CONFIG, envs={"own": MISSING})
+    async with context(nats_server, tmp_path, role="rollout", config=config) as ctx:
+        with pytest.raises(ConfigError, match=r"no environment of this run can be built here: .*user_code_that"):
+            build_envs(ctx)
