@@ -9,9 +9,8 @@ import os
 import shlex
 import socket
 import time
-import uuid
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from astraflow.actors.changes import check_changes
+from astraflow.actors.entering import enter_run, refuse_a_twin
 from astraflow.actors.live import live_view
 from astraflow.actors.node import (
     Connection,
@@ -40,9 +39,8 @@ from astraflow.actors.stopper import Stopper
 from astraflow.actors.summary import read_summary, render_summary
 from astraflow.actors.threads import usable_cores
 from astraflow.bus import Bus, topology_of
-from astraflow.config import NodeSection, RunConfig, from_json, to_json
+from astraflow.config import NodeSection, RunConfig
 from astraflow.errors import ConfigError
-from astraflow.messages import Member, MemberState, Progress, RunRecord
 from astraflow.runfile import resolved
 from astraflow.runfile.checks import FULLS_IN_WEIGHTS, model_bytes, trainable
 
@@ -89,8 +87,8 @@ async def up(config: RunConfig, options: UpOptions, console: Console) -> int:
             async with Bus.connect(connection.options(), topology_of(config), producer=f"node-{NODE}") as bus:
                 await bus.ensure()
                 if config.bus.url:  # else the lock on the folder has seen to it
-                    await _refuse_a_twin(bus, config, console)
-                if not await _enter_run(bus, config, console):
+                    await refuse_a_twin(bus, config, console, node=NODE)
+                if not await enter_run(bus, config, console):
                     _show_end(folder, config, console, hint=True)
                     return 0
                 _greet(config, options, connection, folder, console)
@@ -152,29 +150,6 @@ async def _until_others_left(bus: Bus, config: RunConfig, console: Console) -> N
         say(console, f"other nodes are still there after {config.node.grace_s:g} s; see their logs", style="yellow")
 
 
-async def _refuse_a_twin(bus: Bus, config: RunConfig, console: Console) -> None:
-    """Raises ConfigError if another `up` of this run is at work on this server; a dead one's record expires."""
-    entry = await bus.kv_get(f"member.node-{NODE}")
-    if entry is None or not isinstance(entry.message, Member) or entry.message.state is MemberState.GONE:
-        return
-    expires_s = config.bus.member_ttl_s
-    say(console, f"an `up` of this run was here within the last {expires_s} s; waiting to see whether it is alive")
-    try:
-        async with asyncio.timeout(2 * expires_s):
-            async with aclosing(bus.kv_watch(entry.key)) as updates:
-                async for update in updates:
-                    if update.message is None or update.message.state is MemberState.GONE:
-                        return
-                    if update.revision > entry.revision:
-                        break
-    except TimeoutError:
-        return
-    raise ConfigError(
-        f"run {config.run.name!r} is already up on this server (process {entry.message.pid} on some machine); "
-        "join it with `astraflow node --join`, stop it with `astraflow stop`, or choose another run.name"
-    )
-
-
 async def _prepare(config: RunConfig, folder: RunFolder, console: Console) -> None:
     """Make the models, and see that the disk has room for their versions. Raises ConfigError."""
     names = sorted({policy.model for policy in config.policies.values()})
@@ -219,39 +194,6 @@ async def _server(
         report=lambda text: say(console, text, style="yellow"),
     ) as server:
         yield Connection(url=server.url, region=bus.region, token_file=server.token_file)
-
-
-async def _enter_run(bus: Bus, config: RunConfig, console: Console) -> bool:
-    """Create or update the run's record; False if the run has ended and nothing is left to do. Raises ConfigError."""
-    entry = await bus.kv_get("run")
-    if entry is None or not isinstance(entry.message, RunRecord):
-        record = RunRecord(
-            name=config.run.name, incarnation=uuid.uuid4().hex, config_json=to_json(config), created_at=time.time()
-        )
-        await bus.kv_put("run", record, expected_revision=entry.revision if entry else 0)
-        return True
-    old = entry.message
-    for change in check_changes(from_json(old.config_json), config):
-        say(console, f"changed since the run began: {change}")
-    if old.stop_requested == "finished" and not await _extend(bus, config):
-        return False
-    record = msgspec.structs.replace(old, config_json=to_json(config), stop_requested="")
-    if record != old:
-        await bus.kv_put("run", record, expected_revision=entry.revision)
-    return True
-
-
-async def _extend(bus: Bus, config: RunConfig) -> bool:
-    """Reopen the policies that have steps left to do; whether there are any."""
-    reopened = False
-    for name, trainer in trainable(config).items():
-        entry = await bus.kv_get(f"progress.{name}")
-        if entry is None or not isinstance(entry.message, Progress) or entry.message.step >= trainer.steps:
-            continue
-        progress = msgspec.structs.replace(entry.message, finished=False)
-        await bus.kv_put(entry.key, progress, expected_revision=entry.revision)
-        reopened = True
-    return reopened
 
 
 def _reachable(owner: Owner, connection: Connection) -> Owner:

@@ -1,0 +1,51 @@
+"""Look into a toy run while it goes on: its bus, its episodes, its members."""
+
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from astraflow.actors.join import fetch_record
+from astraflow.actors.node import Connection
+from astraflow.actors.runfolder import RunFolder
+from astraflow.bus import Bus, topology_of
+from astraflow.config import from_json
+from astraflow.messages import Member, MemberState
+
+QUICK = ("bus.ack_wait_s=1", "bus.member_ttl_s=2", "bus.silence_s=2")
+
+
+def connection_to(folder: Path) -> Connection:
+    """How to reach the run of a run folder that is live; its paths are relative to the folder above `runs`."""
+    owner = RunFolder(folder).owner()
+    assert owner is not None
+    assert owner.url
+    return Connection(url=owner.url, region=owner.region, token_file=folder.parent.parent / owner.token_file)
+
+
+@contextlib.asynccontextmanager
+async def bus_of(connection: Connection, run: str = "demo") -> AsyncIterator[Bus]:
+    """The run's bus."""
+    record = await fetch_record(connection, run)
+    topology = topology_of(from_json(record.config_json))
+    async with Bus.connect(connection.options(), topology, producer="test") as bus:
+        yield bus
+
+
+async def members(bus: Bus, node: str = "") -> dict[str, Member]:
+    """Who is there, by name; of one node if it is given."""
+    entries = [entry.message for entry in (await bus.kv_list("member.")).values()]
+    return {m.actor: m for m in entries if m.state is not MemberState.GONE and node in ("", m.node)}
+
+
+async def episode_from(bus: Bus, producer: str) -> None:
+    """Return when an actor publishes its next episode."""
+    async with contextlib.aclosing(bus.read_log(bus.topology.episodes, start="new")) as entries:
+        async for entry in entries:
+            if entry.envelope.producer == producer:
+                return
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
