@@ -1,6 +1,6 @@
 """Trajectories and MB per second of the whole path, next to the raw nats-py limit, in one run on the same machine.
 
-    python benchmarks/pipeline.py [--shape small large] [--seconds 8] [--seed 0] [--json]
+    python benchmarks/pipeline.py [--shape small large] [--seconds 6] [--rounds 1] [--seed 0] [--json]
 
 The path: dataflow → TASKS → rollout → GEN → policy → token chunks → EPISODES → dataflow → SAMPLES → trainer →
 progress, with a toy engine, a toy learner and an environment that cost next to nothing. It is `astraflow up` on an
@@ -39,7 +39,7 @@ SHAPES = {
 }
 HOPS = ("task", "gen", "reply", "episode", "sample")
 PART_BYTES = 512 << 10  # larger messages are split
-HEADROOM_BYTES = 64  # a raw message holds an id at least
+LEAST_BYTES = 64  # a raw message holds an id at least
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def raw_load(shape: Shape, ours: Figures) -> Load:
     """The messages that the path was seen to send."""
 
     def size(kind: str) -> int:
-        return max(HEADROOM_BYTES, round(ours.bytes[kind] / ours.messages[kind]))
+        return max(LEAST_BYTES, round(ours.bytes[kind] / ours.messages[kind]))
 
     batch_bytes = round(ours.bytes["sample"] * shape.batch)
     parts = -(-batch_bytes // PART_BYTES)
@@ -67,7 +67,7 @@ def raw_load(shape: Shape, ours: Figures) -> Load:
         request=size("gen"),
         reply=size("reply"),
         episode=size("episode"),
-        part=max(HEADROOM_BYTES, batch_bytes // parts),
+        part=max(LEAST_BYTES, batch_bytes // parts),
         parts=parts,
     )
 
@@ -81,7 +81,7 @@ async def run_round(shape: Shape, *, warm_up_s: float, measure_s: float, seed: i
         await server.start()
         try:
             load = raw_load(shape, ours)
-            raw = await run_raw(server.url, server.token, server.pid, load, warm_up_s=warm_up_s, measure_s=measure_s)
+            raw = await run_raw(server, load, warm_up_s=warm_up_s, measure_s=measure_s)
         finally:
             await server.stop()
     return Round(ours, Figures(seconds=raw[0], trajectories=raw[1], cpu_s=raw[2]))
@@ -136,13 +136,14 @@ async def measure(shapes: list[Shape], *, rounds: int, warm_up_s: float, measure
 
 def tables(results: list[dict[str, Any]]) -> list[Table]:
     """The figures for people: rates, then where the time goes, then what is on the wire."""
-    rates = Table(title=f"The whole path next to raw nats-py, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
-    for column in ("shape", "trajectories/s", "raw", "ratio", "MB/s", "raw MB/s", "CPU ms each", "raw CPU ms"):
+    load = f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
+    rates = Table(title=f"Trajectories through the whole path and raw nats-py ({load})")
+    for column in ("shape", "tokens", "per s", "raw", "ratio", "MB/s", "raw", "CPU ms", "raw"):
         rates.add_column(column, justify="left" if column == "shape" else "right")
     keys = ("trajectories_per_s", "raw_trajectories_per_s", "ratio", "mb_per_s", "raw_mb_per_s")
     for row in results:
         cpu = (row["cpu_ms_per_trajectory"], row["raw_cpu_ms_per_trajectory"])
-        rates.add_row(f"{row['shape']} ({row['tokens']} tokens)", *(str(row[key]) for key in keys), *map(str, cpu))
+        rates.add_row(row["shape"], str(row["tokens"]), *(str(row[key]) for key in keys), *map(str, cpu))
     return [rates] + [table for row in results for table in (_time(row), _wire(row))]
 
 
@@ -170,7 +171,7 @@ def _wire(row: dict[str, Any]) -> Table:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", nargs="+", choices=list(SHAPES), default=list(SHAPES), help="workloads")
-    parser.add_argument("--seconds", type=float, default=8.0, help="measured per round, after warming up")
+    parser.add_argument("--seconds", type=float, default=6.0, help="measured per round, after warming up")
     parser.add_argument("--warm-up", type=float, default=2.0, help="seconds from the first batch on")
     parser.add_argument("--rounds", type=int, default=1, help="alternating measurements per shape")
     parser.add_argument("--seed", type=int, default=0, help="of the first round; each takes the next")

@@ -17,6 +17,8 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import nats
 import uvloop
@@ -26,6 +28,9 @@ from nats.errors import TimeoutError as NatsTimeoutError
 from nats.js import JetStreamContext
 from nats.js.api import ConsumerConfig, RetentionPolicy, StorageType, StreamConfig
 from processes import cpu_s
+
+if TYPE_CHECKING:  # its start only; the processes of the raw limit load no AstraFlow
+    from astraflow.bus import EmbeddedServer
 
 ROLES = ("trainer", "policy", "rollout", "dataflow")
 ID_BYTES = 16  # at the head of each payload
@@ -192,10 +197,10 @@ async def run_role(role: str, url: str, token: str, load: Load) -> None:
 
 
 async def run_raw(
-    url: str, token: str, server_pid: int, load: Load, *, warm_up_s: float, measure_s: float
+    server: "EmbeddedServer", load: Load, *, warm_up_s: float, measure_s: float
 ) -> tuple[float, int, dict[str, float]]:
     """Seconds, trajectories and CPU seconds per process of a measured while; ends its processes."""
-    client = await nats.connect(servers=[url], token=token)
+    client = await nats.connect(servers=[server.url], token=server.token)
     try:
         js = client.jetstream()
         for config in STREAMS:
@@ -209,10 +214,12 @@ async def run_raw(
 
         await client.subscribe("raw.progress", cb=on_progress)
         async with AsyncExitStack() as stack:
-            pids = {"nats-server": server_pid}
+            pids = {"nats-server": server.pid}
             for role in ROLES:
-                command = [sys.executable, __file__, "--role", role, "--url", url, "--token", token]
-                child = await asyncio.create_subprocess_exec(*command, "--load", json.dumps(asdict(load)))
+                where = ["--url", server.url, "--token-file", str(server.token_file)]
+                child = await asyncio.create_subprocess_exec(
+                    sys.executable, __file__, "--role", role, *where, "--load", json.dumps(asdict(load))
+                )
                 stack.push_async_callback(_end, child)
                 pids[role] = child.pid
             async with asyncio.timeout(60 + warm_up_s + 3 * measure_s):
@@ -244,11 +251,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="one process of the raw limit; started by benchmarks/pipeline.py")
     parser.add_argument("--role", choices=ROLES, required=True)
     parser.add_argument("--url", required=True)
-    parser.add_argument("--token", required=True)
+    parser.add_argument("--token-file", type=Path, required=True)
     parser.add_argument("--load", type=json.loads, required=True)
     options = parser.parse_args()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(run_role(options.role, options.url, options.token, Load(**options.load)))
+        runner.run(run_role(options.role, options.url, options.token_file.read_text().strip(), Load(**options.load)))
 
 
 if __name__ == "__main__":

@@ -121,8 +121,9 @@ class Replica:
             self._hold(-1)
 
     async def _until_serves(self, version: int) -> None:
-        async with self._served:
-            await self._served.wait_for(lambda: self.version >= version)
+        if self.version < version:
+            async with self._served:
+                await self._served.wait_for(lambda: self.version >= version)
 
     async def _serve(self, request: GenRequest, stream: ReplyStream) -> None:
         """Stream a completion to its requester; on cancellation (drain) hand it over."""

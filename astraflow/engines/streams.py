@@ -6,6 +6,7 @@ unless the engine failed, which the consumer sees as EngineError after the token
 
 import asyncio
 import time
+from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -22,8 +23,8 @@ class Reply:
     def __init__(self, request_id: str, position: int) -> None:
         self.request_id = request_id
         self._position = position  # of the first pending token
-        self._tokens: list[int] = []
-        self._logprobs: list[float] = []
+        self._tokens = array("i")  # arrays, because numpy takes them without a look at each number
+        self._logprobs = array("f")
         self._versions: list[tuple[int, int]] = []  # (version, number of pending tokens)
         self._finish_reason = ""
         self._error = ""
@@ -67,7 +68,7 @@ class Reply:
             finish_reason=self._finish_reason,
         )
         self._position += len(self._tokens)
-        self._tokens, self._logprobs, self._versions, self._finish_reason = [], [], [], ""
+        self._tokens, self._logprobs, self._versions, self._finish_reason = array("i"), array("f"), [], ""
         return chunk
 
     def _spans(self) -> tuple[VersionSpan, ...]:

@@ -8,6 +8,7 @@ Everything runs on the event loop, driven by timers; a step costs a few microsec
 import asyncio
 import json
 import zlib
+from array import array
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -52,8 +53,8 @@ class _Running:
     """A request and the completion that it will have got."""
 
     reply: Reply
-    tokens: list[int]
-    logprobs: list[float]
+    tokens: "array[int]"
+    logprobs: "array[float]"
     finish_reason: str
     sent: int = 0
 
@@ -137,14 +138,14 @@ class ToyEngine:
             vocab_size=self._vocab_size,
             eos=self._eos,
         )
-        stops = np.isin(tokens_T, [*sampling.stop_token_ids, *(() if sampling.ignore_eos else (self._eos,))])
-        stopped = bool(stops.any())
-        end = int(stops.argmax()) + 1 if stopped else tokens_T.size
+        stop_ids = [*sampling.stop_token_ids, *(() if sampling.ignore_eos else (self._eos,))]
+        ends = [int(found[0]) + 1 for token in stop_ids if (found := np.flatnonzero(tokens_T == token)).size]
+        end = min(ends, default=tokens_T.size)
         return _Running(
             Reply(request.id, request.position),
-            tokens_T[:end].tolist(),
-            logprobs_T[:end].tolist(),
-            "stop" if stopped else "length",
+            array("i", tokens_T[:end].tobytes()),
+            array("f", logprobs_T[:end].tobytes()),
+            "stop" if ends else "length",
         )
 
     def _schedule(self) -> None:
