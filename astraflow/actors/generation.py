@@ -1,8 +1,9 @@
 """The requester's side of a generation: a supervised stream that survives its replica (DESIGN §5).
 
-    queued ──accepted──▶ streaming ──finish──▶ done
-      ▲  └─TTL passed─┐      │
-      └───────────────┴──────┴ silence, goodbye, gap: attempt + 1 with the tokens so far
+    queued ──first chunk──▶ streaming ──finish──▶ done
+      ▲  └─TTL passed,─┐       │
+      │    queue lost  │       │
+      └────────────────┴───────┴ silence, goodbye, gap: attempt + 1 with the tokens so far
 
 It knows tokens only, no text and no episodes. Invariant: tokens handed out are contiguous and each comes from the one
 replica that this attempt belongs to; whatever another one sends is dropped and cancelled.
@@ -10,7 +11,9 @@ replica that this attempt belongs to; whatever another one sends is dropped and 
 
 import asyncio
 import contextlib
+import itertools
 import logging
+import math
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,8 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from astraflow.actors.context import ActorContext
-from astraflow.errors import EngineError
+from astraflow.errors import BusError, EngineError
 from astraflow.messages import ChunkKind, GenCancel, GenChunk, GenRequest, Sampling, VersionSpan, array_of
+
+CANCELS_REMEMBERED = 1024
 
 T = TypeVar("T", bound=np.generic)
 
@@ -42,7 +47,7 @@ class Completion:
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """What to generate. `id` is stable over attempts and restarts of the episode's attempt."""
+    """What to generate. `id` orders the requests of a cohort; two calls at the same time may have the same one."""
 
     id: str
     policy: str
@@ -60,7 +65,8 @@ class _Stream:
 
     call: Call
     attempt: int = 0
-    replica: str = ""  # "" until an attempt is accepted
+    queued: bool = False  # this attempt is stored in the queue
+    replica: str = ""  # "" until a replica's chunk has claimed the attempt for it
     tokens: list[NDArray[np.int32]] = field(default_factory=list)  # per chunk
     logprobs: list[NDArray[np.float32]] = field(default_factory=list)
     count: int = 0  # tokens so far
@@ -72,7 +78,8 @@ class _Stream:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def take(self, chunk: GenChunk) -> None:
-        """Apply a chunk of the current attempt from its replica."""
+        """Apply a chunk of the current attempt. The first claims it for its replica: `accepted` may be lost."""
+        claims, self.replica = not self.replica, chunk.replica
         self.last_heard = time.monotonic()
         if chunk.kind is ChunkKind.GOODBYE:
             self.broken = "goodbye"
@@ -87,8 +94,13 @@ class _Stream:
                 self.count += self.tokens[-1].size
                 self.versions.extend(chunk.versions)
                 self.finish_reason = chunk.finish_reason
-        if self.settled or chunk.kind is ChunkKind.ACCEPTED:
+        if self.settled or claims:
             self.changed.set()
+
+    def fail(self, why: str) -> None:
+        """Give this attempt up."""
+        self.broken = why
+        self.changed.set()
 
     @property
     def settled(self) -> bool:
@@ -97,7 +109,7 @@ class _Stream:
     def restart(self) -> None:
         """Begin the next attempt with what is there."""
         self.attempt += 1
-        self.replica, self.broken = "", ""
+        self.queued, self.replica, self.broken = False, "", ""
         self.changed.clear()
 
 
@@ -123,7 +135,9 @@ class GenerationClient:
         self._ctx = ctx
         self._bus = ctx.bus
         self._reply = f"{ctx.bus.topology.reply(ctx.node)}.{ctx.incarnation}"
-        self._streams: dict[str, _Stream] = {}
+        self._streams: dict[str, _Stream] = {}  # by request id, which no other client and no other call has
+        self._numbers = itertools.count()
+        self._cancelled: dict[tuple[str, int, str], float] = {}  # request, attempt, replica: when it was told
         self.continued = 0  # attempts that were continued elsewhere
         self.wasted_chunks = 0  # chunks of replicas that an attempt did not belong to
 
@@ -132,12 +146,32 @@ class GenerationClient:
     async def open(cls, ctx: ActorContext) -> AsyncIterator["GenerationClient"]:
         """A client that listens while the context is open."""
         client = cls(ctx)
+        queue = await ctx.bus.log_state(ctx.bus.topology.gen_requests)
         async with ctx.bus.subscribe_core(client._reply) as chunks, asyncio.TaskGroup() as group:
-            task = group.create_task(client._dispatch(chunks))
+            tasks = [
+                group.create_task(client._dispatch(chunks)),
+                group.create_task(client._notice_lost_queue(queue.incarnation, ctx.bus.reconnects)),
+            ]
             try:
                 yield client
             finally:
-                task.cancel()
+                for task in tasks:
+                    task.cancel()
+
+    async def _notice_lost_queue(self, incarnation: str, reconnects: int) -> None:
+        """Requests wait in the server's memory: after its restart they are gone, and are sent again at once."""
+        stream = self._bus.topology.gen_requests
+        while True:
+            reconnects = await self._bus.reconnected(reconnects)
+            try:
+                found = (await self._bus.log_state(stream)).incarnation
+            except BusError as exc:  # not made anew yet; publishing waits for it
+                _log.warning("generation queue gone", extra={"stream": stream, "why": str(exc)})
+                found = ""
+            if found != incarnation:
+                incarnation = found
+                for waiting in [item for item in self._streams.values() if item.queued and not item.replica]:
+                    waiting.fail("its queue was lost")
 
     async def _dispatch(self, chunks: AsyncIterator[object]) -> None:
         async for decoded in chunks:
@@ -147,20 +181,23 @@ class GenerationClient:
 
     async def _route(self, chunk: GenChunk) -> None:
         stream = self._streams.get(chunk.request_id)
-        if stream is None:
-            if chunk.kind is ChunkKind.ACCEPTED:  # a cancelled call, accepted late
-                await self._cancel(chunk)
-            return
-        if chunk.attempt == stream.attempt and chunk.kind is ChunkKind.ACCEPTED and not stream.replica:
-            stream.replica = chunk.replica
-        if chunk.attempt == stream.attempt and chunk.replica == stream.replica:
+        if stream is not None and chunk.attempt == stream.attempt and stream.replica in ("", chunk.replica):
             stream.take(chunk)
             return
-        self.wasted_chunks += 1
-        if chunk.kind is ChunkKind.ACCEPTED:
+        if stream is not None:
+            self.wasted_chunks += 1
+        if chunk.kind in (ChunkKind.ACCEPTED, ChunkKind.TOKENS, ChunkKind.HEARTBEAT) and not chunk.finish_reason:
             await self._cancel(chunk)
 
     async def _cancel(self, chunk: GenChunk) -> None:
+        """Tell a replica that its work is not wanted; not at every chunk, but again if it seems not to have heard."""
+        key, now = (chunk.request_id, chunk.attempt, chunk.replica), time.monotonic()
+        if now - self._cancelled.get(key, -math.inf) < self._ctx.config.bus.silence_s:
+            return
+        self._cancelled.pop(key, None)  # to the end: the dict is in order of time
+        self._cancelled[key] = now
+        if len(self._cancelled) > CANCELS_REMEMBERED:
+            del self._cancelled[next(iter(self._cancelled))]
         cancel = GenCancel(request_id=chunk.request_id, attempt=chunk.attempt, replica=chunk.replica)
         policy = chunk.request_id.rsplit("|", 1)[-1]
         await self._bus.publish_core(self._bus.topology.gen_cancel(policy), cancel)
@@ -171,7 +208,7 @@ class GenerationClient:
         Raises EngineError if a replica refuses the request. Cancelling the caller cancels the request at the engine.
         """
         stream = _Stream(call)
-        request_id = f"{call.id}|{call.policy}"
+        request_id = f"{call.id}|{self._ctx.incarnation}-{next(self._numbers)}|{call.policy}"
         self._streams[request_id] = stream
         try:
             while not stream.finish_reason:
@@ -223,17 +260,18 @@ class GenerationClient:
             reply_subject=self._reply,
             position=done,
             min_version=call.min_version,
-            cohort_id=call.cohort_id,
-            cohort_size=call.cohort_size,
+            cohort_id=call.cohort_id if stream.attempt == 0 else "",  # nobody waits for those that come again
+            cohort_size=call.cohort_size if stream.attempt == 0 else 0,
             expires_at=time.time() + ttl_s,
         )
         await self._bus.publish(
             self._bus.topology.gen(call.policy),
             request,
-            msg_id=f"{self._ctx.incarnation}/{request_id}@{stream.attempt}",
+            msg_id=f"{request_id}@{stream.attempt}",
             ttl_s=ttl_s,
             deadline_s=None,
         )
+        stream.queued = True
 
     async def _supervise(self, stream: _Stream) -> None:
         """Return when the attempt has finished, failed, or must be continued elsewhere."""
@@ -244,7 +282,7 @@ class GenerationClient:
             last = stream.last_heard if stream.replica else waiting_since
             left_s = last + (silence_s if stream.replica else patience_s) - time.monotonic()
             if left_s <= 0:
-                stream.broken = "silence" if stream.replica else "not accepted in time"
+                stream.fail("silence" if stream.replica else "not accepted in time")
                 return
             stream.changed.clear()
             with contextlib.suppress(TimeoutError):  # tokens that came meanwhile have moved `last_heard`

@@ -9,10 +9,12 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing
 
 from astraflow.actors.cohorts import Cohorts
 from astraflow.actors.context import ActorContext
+from astraflow.actors.handover import start_work
 from astraflow.actors.metrics import (
     POLICY_RUNNING,
     POLICY_SLOTS,
@@ -25,7 +27,8 @@ from astraflow.actors.metrics import (
     WEIGHTS_PAUSE_S,
 )
 from astraflow.actors.reply_stream import ReplyStream
-from astraflow.actors.weight_follower import WeightFollower, first_head, follow_heads
+from astraflow.actors.weight_follower import WeightFollower, follow_heads
+from astraflow.algos.tensors import HostTensor
 from astraflow.bus import Delivery
 from astraflow.engines.base import EngineRequest, PolicyEngine, TokenChunk
 from astraflow.engines.factory import build_engine
@@ -33,6 +36,7 @@ from astraflow.errors import EngineError, WeightsError
 from astraflow.messages import Decoded, GenCancel, GenRequest, Head, MemberState, Metrics
 
 REPORT_EVERY_S = 1.0
+AGAIN_S = 1.0  # a second delivery of a request that isn't accepted yet comes back after this
 
 _log = logging.getLogger(__name__)
 
@@ -65,9 +69,9 @@ class Replica:
             while True:
                 await self._until_room()
                 await self._until_current()
-                for delivery in await queue.fetch(self._slots - self._held):
-                    self._hold(+1)
-                    group.create_task(self._handle(delivery))
+                deliveries = await queue.fetch(self._slots - self._held)
+                self._hold(len(deliveries))
+                await start_work(group, deliveries, self._handle)
 
     async def _until_room(self) -> None:
         while self._held >= self._slots:
@@ -98,36 +102,45 @@ class Replica:
         self._say()
 
     async def _handle(self, delivery: Delivery) -> None:
+        request = delivery.message
+        assert isinstance(request, GenRequest), request
+        engine_id = f"{request.id}@{request.attempt}"
         try:
-            request = delivery.message
-            assert isinstance(request, GenRequest), request
             if request.expires_at and request.expires_at < time.time():
                 await delivery.ack()  # its requester has sent a newer attempt
-                return
-            if not self._current:  # a version came out while it waited for a request: somebody else may be newer
+            elif (stream := self._streams.get(engine_id)) is not None:  # its ack was lost: it is in work
+                await (delivery.ack() if stream.is_accepted else delivery.nak(AGAIN_S))
+            elif not self._current:  # a version came out while it waited for a request: somebody else may be newer
                 await delivery.nak()
-                return
-            try:
-                async with delivery.keep_alive():
-                    await self._until_serves(request.min_version)
-                    stream = ReplyStream(self._ctx.bus, request, self._ctx.incarnation)
-                    await stream.accepted()
-            except asyncio.CancelledError:
-                await delivery.nak()
-                raise
-            await delivery.ack()
-            await self._serve(request, stream)
+            else:
+                stream = self._streams[engine_id] = ReplyStream(self._ctx.bus, request, self._ctx.incarnation)
+                try:
+                    await self._work(delivery, request, stream, engine_id)
+                finally:
+                    del self._streams[engine_id]
         finally:
             self._hold(-1)
 
-    async def _until_serves(self, version: int) -> None:
+    async def _work(self, delivery: Delivery, request: GenRequest, stream: ReplyStream, engine_id: str) -> None:
+        try:
+            async with delivery.keep_alive():
+                await self._until_serves(request.min_version, stream)
+                if not stream.cancelled:
+                    await stream.accepted()
+        except asyncio.CancelledError:
+            await delivery.nak()
+            raise
+        await delivery.ack()
+        if not stream.cancelled:
+            await self._serve(request, stream, engine_id)
+
+    async def _until_serves(self, version: int, stream: ReplyStream) -> None:
         if self.version < version:
             async with self._served:
-                await self._served.wait_for(lambda: self.version >= version)
+                await self._served.wait_for(lambda: self.version >= version or stream.cancelled)
 
-    async def _serve(self, request: GenRequest, stream: ReplyStream) -> None:
+    async def _serve(self, request: GenRequest, stream: ReplyStream, engine_id: str) -> None:
         """Stream a completion to its requester; on cancellation (drain) hand it over."""
-        engine_id = f"{request.id}@{request.attempt}"
         call = EngineRequest(
             id=engine_id,
             prompt_tokens=request.prompt_tokens.numpy(),
@@ -135,7 +148,6 @@ class Replica:
             seed=request.seed,
             position=request.position,
         )
-        self._streams[engine_id] = stream
         try:
             async for chunk in self._generate(request, call):
                 await stream.add(chunk)
@@ -147,8 +159,6 @@ class Replica:
         except asyncio.CancelledError:
             await stream.goodbye()
             raise
-        finally:
-            del self._streams[engine_id]
 
     def _generate(self, request: GenRequest, call: EngineRequest) -> AsyncIterator[TokenChunk]:
         if self._cohorts is None or not request.cohort_id:
@@ -179,17 +189,8 @@ class Replica:
 
     async def _update(self, head: Head) -> None:
         started = time.monotonic()
-        try:
-            self._stale |= set(await self._weights.advance(head))
-            shadow = self._weights.shadow
-            assert shadow is not None
-            changed = {name: shadow.tensors[name] for name in self._stale}
-            async with self._cohorts.between() if self._cohorts else contextlib.nullcontext():
-                pause_s = await self._engine.swap(head.version, changed)
-            self._stale.clear()
-        except WeightsError as exc:
-            self._ctx.last_error = str(exc)
-            await self._ctx.bus.event("warning", "version-refused", str(exc), version=head.version)
+        pause_s = await self._swap(head)
+        if pause_s is None:
             return
         lag = head.version - self.version
         async with self._served:
@@ -213,6 +214,27 @@ class Replica:
             )
         )
 
+    async def _swap(self, head: Head) -> float | None:
+        """Put the head's version in place; returns the pause in seconds, None if it was refused twice.
+
+        The second time it is read from a full on, without what is in memory: either may be what is damaged.
+        """
+        for next_step in ("it is read again, from a full version on", "the old version serves until the next one"):
+            try:
+                self._stale |= set(await self._weights.advance(head))
+                shadow = self._weights.shadow
+                assert shadow is not None
+                changed = {name: shadow.tensors[name] for name in self._stale}
+                async with self._cohorts.between() if self._cohorts else contextlib.nullcontext():
+                    pause_s = await self._engine.swap(head.version, changed)
+            except WeightsError as exc:
+                self._weights.reset()
+                await _refused(self._ctx, head, f"{exc}; {next_step}")
+            else:
+                self._stale.clear()
+                return pause_s
+        return None
+
     async def cancels(self) -> None:
         """End requests whose requesters no longer want them."""
         subject = self._ctx.bus.topology.gen_cancel(self._ctx.policy)
@@ -224,10 +246,13 @@ class Replica:
         cancel = decoded.message
         if not isinstance(cancel, GenCancel) or cancel.replica not in ("", self._ctx.incarnation):
             return
-        for engine_id in list(self._streams):
+        for engine_id, stream in list(self._streams.items()):
             request_id, _, attempt = engine_id.rpartition("@")
             if request_id == cancel.request_id and cancel.attempt in (-1, int(attempt)):
+                stream.cancelled = True  # it may not have reached the engine yet
                 await self._engine.cancel(engine_id)
+                async with self._served:
+                    self._served.notify_all()
 
     async def report(self) -> None:
         """Keep gauges current and idle requesters reassured."""
@@ -243,14 +268,17 @@ class Replica:
             ):
                 self._ctx.gauge(name, value)
             now = time.monotonic()
-            for stream in [item for item in self._streams.values() if now - item.last_sent > idle_s]:
+            for stream in [it for it in self._streams.values() if it.is_accepted and now - it.last_sent > idle_s]:
                 await stream.heartbeat()
 
 
 async def run(ctx: ActorContext) -> None:
     """Load, serve until told to stop, hand over."""
     weights = WeightFollower(ctx.bus, ctx.policy)
-    engine, head = await _load(ctx, weights)
+    loaded = await ctx.unless_stopped(_load(ctx, weights))
+    if loaded is None:
+        return
+    engine, head = loaded
     replica = Replica(ctx, engine, weights, head)
     try:
         async with asyncio.TaskGroup() as group:
@@ -268,20 +296,36 @@ async def run(ctx: ActorContext) -> None:
 
 
 async def _load(ctx: ActorContext, weights: WeightFollower) -> tuple[PolicyEngine, Head]:
-    """An engine that serves the current head; retries when versions are purged while it reads."""
+    """An engine that serves the newest head that can be read: versions may be purged meanwhile, or damaged."""
     ctx.waits_for(f"the first weights of {ctx.policy}")
-    while True:
-        head = await first_head(ctx.bus, ctx.policy)
-        ctx.set_state(MemberState.CATCHING_UP)
-        ctx.waits_for("")
-        try:
-            files = await weights.files(head)
-            tensors = await weights.advance(head)
-        except WeightsError as exc:
-            ctx.last_error = str(exc)
-            continue
-        engine = await asyncio.to_thread(
-            build_engine, ctx.policy_section.engine, files, tensors, head.version, ctx.threads
-        )
+    async with aclosing(follow_heads(ctx.bus, ctx.policy)) as heads:
+        async for head in heads:
+            ctx.set_state(MemberState.CATCHING_UP)
+            ctx.waits_for("")
+            try:
+                files = await weights.files(head)
+                tensors = await weights.advance(head)
+            except WeightsError as exc:
+                weights.reset()
+                await _refused(ctx, head, f"{exc}; the next version is waited for")
+                ctx.waits_for(f"weights of {ctx.policy} after version {head.version}, which can't be read")
+                continue
+            return await _started(ctx, files, tensors, head), head
+    raise AssertionError("heads are followed for ever")
+
+
+async def _started(
+    ctx: ActorContext, files: dict[str, bytes], tensors: Mapping[str, HostTensor], head: Head
+) -> PolicyEngine:
+    engine = await asyncio.to_thread(build_engine, ctx.policy_section.engine, files, tensors, head.version, ctx.threads)
+    try:
         await engine.start()
-        return engine, head
+    except BaseException:
+        await engine.stop()
+        raise
+    return engine
+
+
+async def _refused(ctx: ActorContext, head: Head, why: str) -> None:
+    ctx.last_error = why
+    await ctx.bus.event("warning", "version-refused", f"version {head.version} of {head.policy}: {why}")

@@ -27,9 +27,12 @@ class ReplyStream:
         self._waiting = 0  # tokens in them
         self._versions: list[VersionSpan] = []
         self.last_sent = time.monotonic()
+        self.is_accepted = False
+        self.cancelled = False  # its requester doesn't want it any more
 
     async def accepted(self) -> None:
         await self._send(ChunkKind.ACCEPTED)
+        self.is_accepted = True
 
     async def refused(self, error: str) -> None:
         await self._send(ChunkKind.REFUSED, error=error)

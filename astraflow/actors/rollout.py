@@ -96,7 +96,9 @@ class RolloutPool:
 async def run(ctx: ActorContext) -> None:
     """Play episodes until told to stop."""
     ctx.waits_for("the first weights of every policy, for their tokenizers")
-    tokenizers = await fetch_tokenizers(ctx)
+    tokenizers = await ctx.unless_stopped(fetch_tokenizers(ctx))
+    if tokenizers is None:
+        return
     envs = build_envs(ctx)
     try:
         async with GenerationClient.open(ctx) as client:

@@ -58,14 +58,15 @@ class WeightFollower:
         path = await self._plan(head)
         payloads = [await self._fetch(manifest) for manifest in path.deltas]
         if path.full is None:
-            return await asyncio.to_thread(self._apply, payloads)
+            assert self.shadow is not None, "deltas need a base"
+            return await asyncio.to_thread(_apply, payloads, self.shadow)
         payload = await self._fetch(path.full)
-        tensors = await asyncio.to_thread(unpack_full, path.full, payload)
-        digests = {entry.name: entry.digest for entry in path.full.tensors}
-        self.shadow = Shadow(path.full.version, tensors, digests)
-        if payloads:
-            await asyncio.to_thread(self._apply, payloads)
+        self.shadow = await asyncio.to_thread(_rebuilt, path.full, payload, payloads)
         return self.shadow.tensors
+
+    def reset(self) -> None:
+        """Forget the shadow: the next `advance` starts from a full version, and all tensors count as changed."""
+        self.shadow = None
 
     async def _plan(self, head: Head) -> _Path:
         have = -1 if self.shadow is None else self.shadow.version
@@ -88,14 +89,6 @@ class WeightFollower:
         subject = self._bus.topology.weight_part(manifest.policy, manifest.epoch)
         return await self._bus.get_parts(self._stream, subject, manifest.parts)
 
-    def _apply(self, payloads: list[bytearray]) -> Mapping[str, HostTensor]:
-        """Apply deltas to the shadow, all or none. Blocking."""
-        shadow = self.shadow
-        assert shadow is not None, "deltas need a base"
-        updates = [decode(payload, shadow.tensors) for payload in payloads]
-        apply_chain(updates, shadow)
-        return {name: shadow.tensors[name] for update in updates for name in update.tensors}
-
     async def files(self, head: Head) -> dict[str, bytes]:
         """config.json, tokenizer and chat template, verified; they travel with the newest full."""
         manifest = await self._manifest(head.full_manifest_sequence)
@@ -104,6 +97,25 @@ class WeightFollower:
     async def _file(self, manifest: Manifest, entry: FileEntry) -> bytes:
         subject = self._bus.topology.weight_part(manifest.policy, manifest.epoch)
         data = bytes(await self._bus.get_parts(self._stream, subject, entry.parts))
-        if hashlib.sha256(data).hexdigest() != entry.digest:
+        if await asyncio.to_thread(_sha256, data) != entry.digest:  # a tokenizer.json has megabytes
             raise WeightsError(f"file {entry.name} of version {manifest.version} does not match its digest")
         return data
+
+
+def _apply(payloads: list[bytearray], shadow: Shadow) -> Mapping[str, HostTensor]:
+    """Apply deltas, all or none; returns the tensors that changed. Blocking."""
+    updates = [decode(payload, shadow.tensors) for payload in payloads]
+    apply_chain(updates, shadow)
+    return {name: shadow.tensors[name] for update in updates for name in update.tensors}
+
+
+def _rebuilt(full: Manifest, payload: bytearray, deltas: list[bytearray]) -> Shadow:
+    """A shadow made of a full version and the deltas since. Blocking."""
+    shadow = Shadow(full.version, unpack_full(full, payload), {entry.name: entry.digest for entry in full.tensors})
+    if deltas:
+        _apply(deltas, shadow)
+    return shadow
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

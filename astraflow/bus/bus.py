@@ -93,6 +93,10 @@ class Bus:
         """How often the connection was made anew."""
         return self._link.reconnects
 
+    async def reconnected(self, since: int) -> int:
+        """Waits until `reconnects` is over `since`; returns it. Streams that live in memory may have been lost."""
+        return await self._link.reconnected(since)
+
     async def ensure(self) -> None:
         """Create the run's streams and consumers; from now on also after every reconnect. Idempotent.
 

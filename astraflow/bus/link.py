@@ -82,6 +82,7 @@ class Link:
         self.on_connect: Callable[[Session], Awaitable[None]] | None = None
         self.reconnects = 0
         self.up = asyncio.Event()
+        self._made_anew = asyncio.Event()
         self._session: Session | None = None
         self._closed = False
 
@@ -119,6 +120,13 @@ class Link:
             self.up.clear()
             await self.up.wait()
 
+    async def reconnected(self, since: int) -> int:
+        """The number of reconnects, as soon as it is over `since`."""
+        while self.reconnects <= since:
+            self._made_anew.clear()
+            await self._made_anew.wait()
+        return self.reconnects
+
     async def run(self) -> None:
         """Supervise until cancelled: ping, notice the end, open the next session."""
         assert self._session is not None, "start() comes first"
@@ -132,6 +140,7 @@ class Link:
                 self._session = await self._reopen(epoch)
                 self.reconnects += 1
                 self.up.set()
+                self._made_anew.set()
             log.info("bus.reconnected", extra={"url": self.options.url, "epoch": epoch})
 
     async def close(self) -> None:

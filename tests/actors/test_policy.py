@@ -76,7 +76,7 @@ class Asker:
             yield asker
             task.cancel()
 
-    async def ask(self, id: str, **fields: object) -> None:
+    async def ask(self, id: str, *, msg_id: str = "", **fields: object) -> None:
         request = GenRequest(
             id=id,
             attempt=0,
@@ -87,7 +87,7 @@ class Asker:
             reply_subject=REPLY,
         )
         request = msgspec.structs.replace(request, **fields)
-        await self.bus.publish(self.bus.topology.gen("solver"), request, msg_id=f"{id}@0")
+        await self.bus.publish(self.bus.topology.gen("solver"), request, msg_id=msg_id or f"{id}@0")
 
     def kinds(self, id: str) -> list[ChunkKind]:
         return [chunk.kind for chunk in self.chunks if chunk.request_id == id]

@@ -1,0 +1,125 @@
+"""Requests and chunks that get lost, doubled or mixed up, on a real server."""
+
+import asyncio
+from pathlib import Path
+
+from astraflow.actors.generation import GenerationClient
+from astraflow.bus import Bus, EmbeddedServer
+from astraflow.messages import ChunkKind, GenCancel, GenRequest, Sampling, array_of
+from tests.actors.contexts import context
+from tests.actors.test_generation import CALL, Peer, asked
+from tests.actors.test_policy import Asker, replica, slow
+from tests.support import eventually, kill
+
+
+async def test_two_calls_with_the_same_id_are_two_requests(nats_server: EmbeddedServer, tmp_path: Path) -> None:
+    async with (
+        context(nats_server, tmp_path, role="rollout") as ctx,
+        GenerationClient.open(ctx) as client,
+        asyncio.TaskGroup() as group,
+    ):
+        answers = [group.create_task(client.generate(CALL)) for _ in range(2)]
+        peer = Peer(ctx.bus, "a")
+        for request in [await peer.next_request(), await peer.next_request()]:
+            await peer.say(request, ChunkKind.ACCEPTED)
+            await peer.tokens(request, 0, 10, 11, end="stop")
+        async with asyncio.timeout(5):
+            assert [(await answer).tokens.tolist() for answer in answers] == [[10, 11], [10, 11]]
+
+
+async def test_a_lost_accepted_loses_nothing(nats_server: EmbeddedServer, tmp_path: Path) -> None:
+    async with context(nats_server, tmp_path, role="rollout") as ctx, asked(ctx) as answer:
+        peer = Peer(ctx.bus, "a")
+        request = await peer.next_request()
+        await peer.tokens(request, 0, 10)
+        await peer.tokens(request, 1, 11, end="stop")
+        async with asyncio.timeout(5):
+            done = await answer
+        assert (done.tokens.tolist(), done.attempts) == ([10, 11], 1)
+
+
+async def test_a_replica_that_goes_on_with_a_forgotten_request_is_told_once(
+    nats_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    async with (
+        context(nats_server, tmp_path, role="rollout") as ctx,
+        ctx.bus.subscribe_core(ctx.bus.topology.gen_cancel("solver")) as cancels,
+        GenerationClient.open(ctx) as client,
+        asyncio.TaskGroup() as group,
+    ):
+        heard: list[GenCancel] = []
+
+        async def listen() -> None:
+            async for decoded in cancels:
+                heard.append(decoded.message)
+
+        listener = group.create_task(listen())
+        task = group.create_task(client.generate(CALL))
+        peer = Peer(ctx.bus, "a")
+        request = await peer.next_request()
+        task.cancel()
+        await eventually(lambda: GenCancel(request_id=request.id, attempt=0) in heard)
+        for position in range(5):
+            await peer.tokens(request, position, 1)
+        await eventually(lambda: GenCancel(request_id=request.id, attempt=0, replica="a") in heard)
+        other = GenRequest(
+            id="last|x|solver", attempt=0, policy="solver", prompt_tokens=array_of([1], "i4"),
+            sampling=Sampling(), seed=1, reply_subject=request.reply_subject,
+        )  # fmt: skip
+        await peer.say(other, ChunkKind.HEARTBEAT)
+        await eventually(lambda: any(cancel.request_id == other.id for cancel in heard))
+        assert [cancel.replica for cancel in heard if cancel.request_id == request.id] == ["", "a"]
+        listener.cancel()
+
+
+async def test_requests_that_a_restarted_server_forgot_are_sent_again_at_once(tmp_path: Path) -> None:
+    server = EmbeddedServer(tmp_path / "nats")
+    await server.start()
+    again = EmbeddedServer(tmp_path / "nats", port=server.port)
+    async with context(server, tmp_path, role="rollout") as ctx, asked(ctx) as answer:
+        await eventually(lambda: _queued(ctx.bus))
+        await kill(server)
+        await again.start()
+        async with asyncio.timeout(10):  # the TTL is 20 s
+            peer = Peer(ctx.bus, "a")
+            request = await peer.next_request()
+            assert request.attempt == 1
+            await peer.tokens(request, 0, 10, end="stop")
+            assert (await answer).tokens.tolist() == [10]
+    await again.stop()
+
+
+async def _queued(bus: Bus) -> bool:
+    return (await bus.stream_depths())["gen.solver"] == 1
+
+
+async def test_a_second_delivery_of_a_running_request_changes_nothing(
+    nats_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    async with replica(nats_server, tmp_path, slow(0.05)) as (ctx, _), Asker.open(ctx.bus) as asker:
+        await asker.ask("a")
+        await eventually(lambda: asker.tokens("a"))
+        await asker.ask("a", msg_id="redelivered")
+        await eventually(lambda: asker.finished("a"))
+        await asker.ask("b")
+        await eventually(lambda: asker.finished("b"))
+        assert asker.kinds("a").count(ChunkKind.ACCEPTED) == 1
+        assert ChunkKind.REFUSED not in asker.kinds("a")
+        assert len(asker.tokens("a")) == 20
+        await eventually(lambda: _empty(ctx.bus))
+
+
+async def _empty(bus: Bus) -> bool:
+    return (await bus.stream_depths())["gen.solver"] == 0
+
+
+async def test_a_request_that_is_cancelled_before_it_starts_frees_its_slot(
+    nats_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    async with replica(nats_server, tmp_path, slow(0.01, slots=1)) as (ctx, _), Asker.open(ctx.bus) as asker:
+        await asker.ask("early", min_version=1)
+        await eventually(lambda: not ctx.member().waits_for)
+        await ctx.bus.publish_core(ctx.bus.topology.gen_cancel("solver"), GenCancel(request_id="early"))
+        await asker.ask("next")
+        await eventually(lambda: asker.finished("next"))
+        assert asker.kinds("early") == []
