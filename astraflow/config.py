@@ -143,7 +143,9 @@ class BusSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     silence_s: Annotated[float, _doc("a generation that is silent for this long is continued elsewhere", gt=0)] = 15.0
     request_ttl_s: Annotated[float, _doc("a generation request waits at most this long for a replica", gt=0)] = 600.0
     max_tasks: Annotated[int, _doc("messages in TASKS per environment", ge=1)] = 100_000
-    max_weights_bytes: Annotated[int, _doc("bytes in WEIGHTS per policy; 0 = three fulls and some", ge=0)] = 0
+    max_weights_bytes: Annotated[
+        int, _doc("bytes in WEIGHTS per policy; 0 = what two fulls and their chains take", ge=0)
+    ] = 0
     max_episodes_bytes: Annotated[int, _doc("bytes in EPISODES", ge=1)] = 8 << 30
 
 

@@ -43,15 +43,12 @@ class Checkpoints:
     def newest(self) -> tuple[Path, TrainerState] | None:
         """The newest whole checkpoint, or None. Raises TrainingError if its state can't be read."""
         folders = self._whole()
-        if not folders:
-            return None
-        try:
-            state = msgspec.json.decode((folders[-1] / STATE_FILE).read_bytes(), type=TrainerState)
-        except (OSError, msgspec.MsgspecError) as exc:
-            raise TrainingError(
-                f"checkpoint {folders[-1]} can't be read: {exc}; delete it to use an older one"
-            ) from exc
-        return folders[-1], state
+        return (folders[-1], _read_state(folders[-1])) if folders else None
+
+    def oldest(self) -> TrainerState | None:
+        """The state of the oldest checkpoint that is kept: batches behind it must stay in the log."""
+        folders = self._whole()
+        return _read_state(folders[0]) if folders else None
 
     def _whole(self) -> list[Path]:
         if not self._folder.is_dir():
@@ -77,6 +74,13 @@ class Checkpoints:
         for old in self._whole()[: -self._keep]:
             shutil.rmtree(old)
         return final
+
+
+def _read_state(folder: Path) -> TrainerState:
+    try:
+        return msgspec.json.decode((folder / STATE_FILE).read_bytes(), type=TrainerState)
+    except (OSError, msgspec.MsgspecError) as exc:
+        raise TrainingError(f"checkpoint {folder} can't be read: {exc}; delete it to use an older one") from exc
 
 
 def _write_durably(path: Path, data: bytes) -> None:

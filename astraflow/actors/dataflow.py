@@ -34,6 +34,7 @@ from astraflow.messages import (
 )
 
 INBOX_SIZE = 1024  # inputs that wait for the driver; readers block beyond it
+INPUTS_AT_ONCE = 64  # taken before the event loop gets its turn
 QUEUES_EVERY_S = 5.0
 IDLE_S = 0.5  # the driver looks at deadlines at least this often
 
@@ -65,6 +66,11 @@ class Dataflow:
         self._saved_at = time.monotonic()
         self._dirty = False
         self._failures = FailureStreak(ctx.config.dataflow.max_failed_groups)
+        self._clock_offset_s = time.time() - time.monotonic()
+
+    def _now(self) -> float:
+        """Unix seconds that never go back, so that a set clock expires nothing."""
+        return time.monotonic() + self._clock_offset_s
 
     async def read_episodes(self) -> None:
         """Hand every new episode to the driver."""
@@ -81,7 +87,7 @@ class Dataflow:
     async def watch_queues(self) -> None:
         """Hand the queues' depths to the driver: a task that nobody has taken yet is not overdue."""
         while not await self._ctx.stopped_within(QUEUES_EVERY_S):
-            await self._inbox.put(await self._bus.stream_depths())
+            await self._inbox.put(await self._bus.undelivered())
 
     async def drive(self) -> None:
         """Take inputs, act on what follows from them, until the run is over or the actor is stopped."""
@@ -96,10 +102,11 @@ class Dataflow:
             self._ctx.waits_for(self._core.waits_for())
             for policy, groups in self._core.groups_ready().items():
                 self._ctx.gauge(f"{DATAFLOW_BUFFERED_GROUPS}.{policy}", groups)
-            first = await self._ctx.unless_stopped(self._next_input())
-            while first is not None:
-                self._take(first)
-                first = self._inbox.get_nowait() if not self._inbox.empty() else None
+            item = await self._ctx.unless_stopped(self._next_input())
+            if item is not None:
+                self._take(item)
+            for _ in range(min(INPUTS_AT_ONCE, self._inbox.qsize())):
+                self._take(self._inbox.get_nowait())
 
     async def _next_input(self) -> Input | None:
         try:
@@ -121,7 +128,7 @@ class Dataflow:
             self._failures.take(item.message, verdict)
 
     def _take_depths(self, depths: Depths) -> None:
-        now = time.time()
+        now = self._now()
         for env in self._envs:
             self._core.on_queue(env, depths.get(f"task.{env}", 0), now)
             self._core.on_queue(env, depths.get(f"task.{env}.eval", 0), now, evaluation=True)
@@ -129,7 +136,7 @@ class Dataflow:
     async def _act(self) -> None:
         """What is due now. Tasks and metrics are on their way while the next decision is being stored."""
         async with asyncio.TaskGroup() as publishing:
-            for decision in self._core.plan(time.time()):
+            for decision in self._core.plan(self._now()):
                 await self._decide(decision)
                 self._publish_tasks(decision, publishing)
             for policy in self._samples:

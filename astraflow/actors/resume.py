@@ -15,10 +15,11 @@ import msgspec
 from astraflow.actors.checkpoints import Checkpoints, TrainerState
 from astraflow.actors.context import ActorContext
 from astraflow.actors.learner_thread import LearnerThread
-from astraflow.actors.trained_log import TrainedLog
+from astraflow.actors.trained_log import TrainedLog, bytes_up_to
 from astraflow.actors.weight_follower import WeightFollower
 from astraflow.actors.weight_publisher import WeightPublisher
 from astraflow.algos.tensors import HostTensor
+from astraflow.bus import Cursor
 from astraflow.config import TrainerSection
 from astraflow.learners.base import Learner
 from astraflow.learners.factory import build_learner
@@ -34,6 +35,7 @@ class Resumed:
     learner: Learner
     thread: LearnerThread  # the only one that calls the learner
     state: TrainerState
+    oldest_cursor: Cursor | None  # of the oldest checkpoint kept
     epoch: int
     folder: Path  # of this policy, in the run folder
     checkpoints: Checkpoints
@@ -64,27 +66,43 @@ async def resume(ctx: ActorContext, section: TrainerSection, publisher: WeightPu
     head = await publisher.open()
     folder = policy_folder(ctx.folder, ctx.policy)
     checkpoints = Checkpoints(folder / "checkpoints", keep=section.keep_checkpoints)
-    found = checkpoints.newest()
+    path, found, progress = trained_path(folder), checkpoints.newest(), await _progress(ctx)
     if found is not None:
-        path, state = found
+        checkpoint, state = found
         learner = await _build(ctx, thread, section, resolve_model(ctx.policy_section.model))
-        await thread(learner.restore, path)
-    elif head is not None and head.step > 0:
+        await thread(learner.restore, checkpoint)
+    elif head is not None and head.step > 0 and progress.durable_batch > 0:
         learner, state = await _from_bus(ctx, thread, section, head, folder)
-    else:
+        batch = max(head.batch, progress.durable_batch - 1)  # batches up to it were skipped, or are in the weights
+        state = msgspec.structs.replace(state, batch=batch, trained_bytes=bytes_up_to(path, batch))
+    else:  # no checkpoint was ever durable, so the log still holds every batch
         learner = await _build(ctx, thread, section, resolve_model(ctx.policy_section.model))
         state = TrainerState(policy=ctx.policy, batch=0, step=0, version=0, cursor=None)
     state = _with_version(state, 0 if head is None else max(head.version, state.version) + 1)
-    trained = TrainedLog(folder / "trained.jsonl", size_bytes=state.trained_bytes)
+    oldest = checkpoints.oldest()
     return Resumed(
         learner=learner,
         thread=thread,
         state=state,
+        oldest_cursor=oldest.cursor if oldest is not None else None,
         epoch=epoch,
         folder=folder,
         checkpoints=checkpoints,
-        trained=trained,
+        trained=TrainedLog(path, size_bytes=state.trained_bytes),
     )
+
+
+def trained_path(folder: Path) -> Path:
+    """The log of trained batches in a policy's folder."""
+    return folder / "trained.jsonl"
+
+
+async def _progress(ctx: ActorContext) -> Progress:
+    """What the trainer before told last."""
+    entry = await ctx.bus.kv_get(f"progress.{ctx.policy}")
+    if entry is not None and isinstance(entry.message, Progress):
+        return entry.message
+    return Progress(policy=ctx.policy, consumed=0, step=0, version=0, epoch=0)
 
 
 def _with_version(state: TrainerState, version: int) -> TrainerState:

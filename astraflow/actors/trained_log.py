@@ -54,6 +54,19 @@ class TrainedLog:
         return len(ids), hashlib.sha256("".join(f"{item}\n" for item in sorted(ids)).encode()).hexdigest()
 
 
+def bytes_up_to(path: Path, batch: int) -> int:
+    """Size of the part of a trained log that holds batches up to `batch`; 0 if there is no file."""
+    if not path.exists():
+        return 0
+    size = 0
+    with open(path, "rb") as file:
+        for line in file:
+            if not line.endswith(b"\n") or json.loads(line)["batch"] > batch:
+                break
+            size += len(line)
+    return size
+
+
 def read_trained_ids(path: Path) -> list[str]:
     """Every trained task id, in the order of training; an id that occurs twice was trained twice."""
     with open(path, "rb") as file:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from astraflow.actors.checkpoints import TrainerState
 from astraflow.actors.context import ActorContext
 from astraflow.actors.metrics import (
     TRAIN,
@@ -52,6 +53,7 @@ class Trainer:
         self._epoch = resumed.epoch
         self._state = resumed.state
         self._durable = resumed.state
+        self._oldest_cursor = resumed.oldest_cursor
         self._folder = resumed.folder
         self._checkpoints = resumed.checkpoints
         self._trained = resumed.trained
@@ -161,10 +163,16 @@ class Trainer:
         """Make the position durable and tell whoever purges."""
         if self._durable is self._state:
             return
-        state = msgspec.structs.replace(self._state, trained_bytes=self._trained.sync())
-        await self._thread(self._checkpoints.save, self._learner, state)
-        self._state = self._durable = state
+        self._state = self._durable = await self._thread(self._save, self._state)
+        oldest = await asyncio.to_thread(self._checkpoints.oldest)
+        self._oldest_cursor = oldest.cursor if oldest is not None else None
         await self._tell_progress()
+
+    def _save(self, state: TrainerState) -> TrainerState:
+        """Blocking: the trained log first, then the checkpoint that knows its size."""
+        state = msgspec.structs.replace(state, trained_bytes=self._trained.sync())
+        self._checkpoints.save(self._learner, state)
+        return state
 
     async def finish(self) -> None:
         """Write the final model and say that no newer version will come."""
@@ -174,7 +182,7 @@ class Trainer:
         await self._tell_progress(finished=True)
 
     async def _tell_progress(self, *, finished: bool = False) -> None:
-        state, cursor = self._state, self._durable.cursor
+        state, cursor = self._state, self._oldest_cursor
         count, digest = await asyncio.to_thread(self._trained.totals) if finished else (0, "")
         self._ctx.gauge(TRAINER_STEP, state.step)
         self._ctx.gauge(TRAINER_VERSION, state.version)
@@ -191,7 +199,7 @@ class Trainer:
             trained_tasks=count,
             trained_digest=digest,
         )
-        await self._ctx.bus.kv_put(f"progress.{self._ctx.policy}", progress)
+        await self._ctx.bus.kv_put(f"progress.{self._ctx.policy}", progress, deadline_s=None)
 
     async def _tell_metrics(self, batch: SampleBatch, report: StepReport, *, seconds: float, wait_s: float) -> None:
         samples = batch.samples

@@ -170,7 +170,7 @@ class WeightPublisher:
         )
         try:
             self._head_revision = await self._bus.kv_put(
-                f"head.{self._policy}", head, expected_revision=self._head_revision
+                f"head.{self._policy}", head, expected_revision=self._head_revision, deadline_s=None
             )
         except FencedError as exc:
             raise FencedError(
@@ -180,7 +180,6 @@ class WeightPublisher:
 
     async def _purge(self, first: int) -> None:
         """Keep two fulls and the chain since the older one, which a slow replica may still be reading."""
-        self._kept.append(first)
-        if len(self._kept) > 2:
-            self._kept = self._kept[-2:]
+        self._kept = [*self._kept, first][-2:]
+        if len(self._kept) == 2:
             await self._bus.purge(self._stream, below_sequence=self._kept[0])

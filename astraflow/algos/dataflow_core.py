@@ -24,6 +24,8 @@ from astraflow.algos.tasks import Payload, tasks_of
 from astraflow.config import RunConfig
 from astraflow.messages import Decision, DecisionKind, Episode, Progress, SampleBatch, Task
 
+REPORT_S = 10.0  # a rollout ends an episode at its deadline; its record then needs a moment
+
 
 class VerdictKind(StrEnum):
     """What a record was good for."""
@@ -54,7 +56,7 @@ class DataflowCore:
         Raises: ConfigError for sources that the environments can't serve.
         """
         self._state = DataflowState(config, sizes=sizes, snapshot=Snapshot(incarnation=incarnation))
-        self._deadlines = Deadlines(config.dataflow.task_deadline_s)
+        self._deadlines = Deadlines(config.dataflow.task_deadline_s + REPORT_S)
         self._unresolved = False  # episodes that the snapshot refers to aren't here yet
 
     # --- snapshots ---
@@ -71,7 +73,7 @@ class DataflowCore:
         """
         core = cls.__new__(cls)
         core._state = DataflowState(config, sizes=sizes, snapshot=decode_snapshot(data))
-        core._deadlines = Deadlines(config.dataflow.task_deadline_s)
+        core._deadlines = Deadlines(config.dataflow.task_deadline_s + REPORT_S)
         core._unresolved = bool(core.references())
         return core
 

@@ -162,7 +162,7 @@ class Flow:
         for sequence, each in zip(sequences, valid.values(), strict=True):
             self._window.see(self._shelf[sequence], each)
         rewards = [each.reward for each in valid.values()]
-        if reason := self._reason_against(len(group.seats), rewards, sequences):
+        if reason := self._reason_against(group, rewards, sequences):
             self._counts[reason] += len(valid)
             some = ", ".join(f"{reward:g}" for reward in rewards[:8]) or "none"
             self._note(group.id, reason, f"{len(valid)} of {len(judged)} members valid, rewards {some}")
@@ -173,10 +173,11 @@ class Flow:
         self._buffer.add(kept)
         return ledger.BUFFERED
 
-    def _reason_against(self, size: int, rewards: list[float], sequences: tuple[int, ...]) -> str:
-        """Why a group of `size` with these valid members isn't trained; "" = it is. Moves the yield."""
+    def _reason_against(self, group: OpenGroup, rewards: list[float], sequences: tuple[int, ...]) -> str:
+        """Why a group with these valid members isn't trained; "" = it is. Moves the yield."""
         if self.over:
             return ledger.UNUSED
+        size = len(group.seats)
         if len(rewards) < max(1, min(self._min_group_size or size, size)):
             reason = ledger.SMALL_GROUP
         else:
@@ -185,8 +186,10 @@ class Flow:
             reason = filtered_by(self._section.filters, advantages_G, reasons_G)
         self._state.observed_yield = next_yield(self._state.observed_yield, not reason)
         self._window.closed(passed=not reason)
-        # What is known of the trainer right after a restart is old, and would make a surplus of everything.
-        full = self.trainer.current and not self._deterministic and self._accepted() >= self._bound()
+        # A group that feeds this policy alone was issued on its credit: it waits, also if the yield was underestimated
+        # or the trainer went back to a checkpoint. What is known of a trainer right after a restart is old.
+        shared = len(group.feeds) > 1 and self.trainer.current and not self._deterministic
+        full = shared and self._accepted() >= self._bound()
         return reason or (ledger.SURPLUS if full else "")
 
     def _drop(self, groups: Iterable[BufferedGroup], reason: str) -> None:

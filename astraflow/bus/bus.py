@@ -38,6 +38,7 @@ from astraflow.messages import Event, Message, Metrics, PartRef, encode
 log = logging.getLogger(__name__)
 
 EVENT_DEADLINE_S = 2.0
+METRICS_DEADLINE_S = 60.0
 _LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
@@ -207,10 +208,19 @@ class Bus:
         return await self._kv.get(key)
 
     async def kv_put(
-        self, key: str, message: Message, *, expected_revision: int | None = None, ttl_s: int | None = None
+        self,
+        key: str,
+        message: Message,
+        *,
+        expected_revision: int | None = None,
+        ttl_s: int | None = None,
+        deadline_s: float | None = 60.0,
     ) -> int:
-        """The new revision. Expected 0 = must not exist. Raises FencedError on a conflict."""
-        return await self._kv.put(key, message, expected_revision=expected_revision, ttl_s=ttl_s)
+        """The new revision. Expected 0 = must not exist. Deadline None = for ever.
+
+        Raises: FencedError on a conflict; BusError if it isn't stored in time.
+        """
+        return await self._kv.put(key, message, expected_revision=expected_revision, ttl_s=ttl_s, deadline_s=deadline_s)
 
     async def kv_delete(self, key: str) -> None:
         """Nothing happens if the key is absent."""
@@ -237,21 +247,34 @@ class Bus:
             log.warning("bus.event_dropped", extra={"event": name, "why": str(exc)})
 
     async def metrics(self, metrics: Metrics) -> None:
-        """Append to the METRICS log."""
-        await self.publish(self.topology.metric(metrics.kind), metrics, msg_id=f"metrics/{uuid.uuid4()}")
+        """Append to the METRICS log. Never raises BusError; what can't be stored in time is counted."""
+        try:
+            await self.publish(
+                self.topology.metric(metrics.kind),
+                metrics,
+                msg_id=f"metrics/{uuid.uuid4()}",
+                deadline_s=METRICS_DEADLINE_S,
+            )
+        except BusError as exc:
+            self.counters["metrics.dropped"] += 1
+            log.warning("metrics are dropped", extra={"kind": metrics.kind, "error": str(exc)})
 
     async def stream_depths(self) -> dict[str, int]:
         """Messages that wait in each work queue, undelivered or unacked.
 
         Keys: `task.<env>`, `task.<env>.eval`, `gen.<policy>`.
         """
-        depths: dict[str, int] = {}
+        return {key: info["num_pending"] + info["num_ack_pending"] async for key, info in self._consumers()}
+
+    async def undelivered(self) -> dict[str, int]:
+        """Like `stream_depths`, but only what nobody has taken yet."""
+        return {key: info["num_pending"] async for key, info in self._consumers()}
+
+    async def _consumers(self) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         for row in self.topology.rows:
             for consumer in row.consumers:
                 request = f"CONSUMER.INFO.{row.stream}.{consumer.name}"
-                info = await until_answered(self._link, partial(Session.api, request=request))
-                depths[consumer.depth_key] = info["num_pending"] + info["num_ack_pending"]
-        return depths
+                yield consumer.depth_key, await until_answered(self._link, partial(Session.api, request=request))
 
     async def dead_letters(self) -> list[DeadLetter]:
         """The messages that couldn't be read, oldest first."""

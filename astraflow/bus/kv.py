@@ -74,20 +74,27 @@ class Kv:
         return KvEntry(key, decode(stored.data).message, stored.sequence)
 
     async def put(
-        self, key: str, message: Message, *, expected_revision: int | None = None, ttl_s: int | None = None
+        self,
+        key: str,
+        message: Message,
+        *,
+        expected_revision: int | None = None,
+        ttl_s: int | None = None,
+        deadline_s: float | None = DEADLINE_S,
     ) -> int:
         """The new revision. `expected_revision` 0 = the key must be absent; None = whatever is there.
 
-        Raises: FencedError on a conflict, BusError if it can't be stored within DEADLINE_S.
+        Raises: FencedError on a conflict, BusError if it can't be stored within `deadline_s` (None = no deadline).
         """
         msg_id = f"kv/{uuid.uuid4()}"
         data = encode(message, id=msg_id, run=self._topology.run, producer=self._producer)
-        return await self._store(key, data, msg_id, expected_revision, ttl_header(ttl_s) if ttl_s else {})
+        headers = ttl_header(ttl_s) if ttl_s else {}
+        return await self._store(key, data, msg_id, expected_revision, headers, deadline_s)
 
     async def delete(self, key: str) -> None:
         """Watchers hear of it. Nothing happens if the key is absent."""
         headers = {OPERATION: "DEL", **ttl_header(DELETE_MARKER_TTL_S)}
-        await self._store(key, b"", f"kv/{uuid.uuid4()}", None, headers)
+        await self._store(key, b"", f"kv/{uuid.uuid4()}", None, headers, DEADLINE_S)
 
     async def entries(self, prefix: str) -> dict[str, KvEntry]:
         """The keys below `prefix` (see `watch`), as they are now. Malformed values are skipped and counted."""
@@ -164,20 +171,30 @@ class Kv:
         known[key] = stored.sequence
         return KvUpdate(key, message, stored.sequence)
 
-    async def _store(self, key: str, data: bytes, msg_id: str, expected: int | None, headers: dict[str, str]) -> int:
+    async def _store(
+        self,
+        key: str,
+        data: bytes,
+        msg_id: str,
+        expected: int | None,
+        headers: dict[str, str],
+        deadline_s: float | None,
+    ) -> int:
         subject = self._topology.kv_subject(key)
         if len(data) > self._topology.limits.max_message_bytes:
             raise MessageError(f"value of {len(data)} bytes for KV key {key} is over max_message_bytes")
         try:
             ack = await self._publisher.store(
                 subject, data, stream=self._topology.kv, msg_id=msg_id, headers=headers, expected=expected,
-                deadline_s=DEADLINE_S,
+                deadline_s=deadline_s,
             )  # fmt: skip
         except FencedError:
             tail = await self._tail(key) if expected == 0 else None
             if tail is None or not _is_marker(tail):
                 raise
-            return await self._store(key, data, msg_id, tail.sequence, headers)  # absent, though not for the server
+            return await self._store(
+                key, data, msg_id, tail.sequence, headers, deadline_s
+            )  # absent, though not for the server
         return ack.sequence
 
     async def _tail(self, key: str) -> Stored | None:

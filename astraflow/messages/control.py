@@ -62,7 +62,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     epoch: int
     durable_batch: int = 0  # last batch inside a durable checkpoint
-    durable_sequence: int = 0  # its sequence in the SAMPLES log
+    durable_sequence: int = 0  # in SAMPLES, of the last batch in the oldest checkpoint kept
     recent: tuple[VersionStep, ...] = ()
     finished: bool = False
     trained_tasks: int = 0  # set when finished: tasks trained in the surviving lineage

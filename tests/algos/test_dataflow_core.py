@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from dataflow_world import INCARNATION, World, config_of, episode_of
 
-from astraflow.algos.dataflow_core import DataflowCore, VerdictKind
+from astraflow.algos.dataflow_core import REPORT_S, DataflowCore, VerdictKind
 from astraflow.algos.dataflow_snapshot import SNAPSHOT_SCHEMA
 from astraflow.config import DataflowSection, EnvSection, EvalSection, RunConfig, SourceSection, TrainerSection
 from astraflow.errors import ConfigError, CursorError, MessageError
@@ -205,13 +205,13 @@ def test_a_task_without_a_record_is_reissued_at_its_deadline_and_given_up_after_
     read_all(world)
     world.now += 1  # deadlines are looked at once a second
     world.plan()
-    world.now += 101
+    world.now += 101 + REPORT_S
     world.plan()
     assert [(d.kind, d.group_id, d.member, d.attempt) for d in world.decisions[4:]] == [
         (DecisionKind.REISSUE, lost.group_id, lost.member, 1)
     ]
     world.plan()
-    world.now += 101
+    world.now += 101 + REPORT_S
     world.plan()
     assert world.decisions[5].kind is DecisionKind.CLOSE
     ledger = world.core.ledger("solver")
@@ -229,7 +229,7 @@ def test_a_queue_that_nobody_serves_costs_no_attempt() -> None:
         world.core.on_queue("math", pending=len(world.queue), now=world.now)
         assert world.plan() == 0
     world.core.on_queue("math", pending=0, now=world.now)
-    world.now += 101
+    world.now += 101 + REPORT_S
     assert world.plan() == 8, "now they are in somebody's hands, and late"
 
 
@@ -479,7 +479,7 @@ def test_a_group_that_a_decision_completes_waits_for_its_episodes_in_a_restore()
     world.save()
     world.now += 1
     world.plan()
-    world.now += 11
+    world.now += 11 + REPORT_S
     world.plan()
     assert any(d.kind is DecisionKind.CLOSE and d.group_id == lost.group_id for d in world.decisions)
     core = DataflowCore.restore(world.config, world.saved[0], sizes={"math": None})

@@ -23,7 +23,7 @@ sampling = {{ max_new_tokens = 12 }}
 learner = "toy"
 steps = 1000
 batch_groups = 2
-max_staleness = 4
+max_staleness = 30
 filters = []
 checkpoint_every = 3
 toy_step_s = 0.1
@@ -67,6 +67,7 @@ async def run_with_kills(folder: Path, kills: list[tuple[int, str]], text: str =
 @pytest.mark.timeout(240)
 async def test_each_process_killed_once_loses_and_repeats_nothing(tmp_path: Path) -> None:
     kills = [
+        (2, "trainer-local-0"),  # before its first checkpoint
         (4, "rollout-local-0"),
         (8, "policy-local-0"),
         (12, "dataflow-local-0"),
