@@ -108,11 +108,38 @@ POLICY_SLOTS = _metric("policy.slots", "requests", "capacity")
 POLICY_VERSION = _metric("policy.version", "version", "serving")
 ROLLOUT_RUNNING = _metric("rollout.running", "episodes", "in work")
 ROLLOUT_SLOTS = _metric("rollout.slots", "episodes", "capacity")
+ROLLOUT_CONTINUED = _metric("rollout.continued", "requests", "attempts continued elsewhere or sent again, so far")
+ROLLOUT_WASTED_CHUNKS = _metric("rollout.wasted_chunks", "messages", "from replicas that an attempt was not of, so far")
+BUS_DUPLICATES = _metric("bus.duplicates", "messages", "published again although they had been stored, so far")
+BUS_DROPPED = _metric("bus.dropped", "messages", "unstored messages and events that were not sent or read, so far")
+BUS_ACKS_LOST = _metric("bus.acks_lost", "acks", "not sent within the ack wait, so far")
+BUS_MALFORMED = _metric("bus.malformed", "messages", "that could not be read, dead letters included, so far")
 TRAINER_STEP = _metric("trainer.step", "steps", "optimizer steps done")
 TRAINER_VERSION = _metric("trainer.version", "version", "newest published")
 RECORDER_METRICS = _metric("recorder.metrics", "sequence", "newest entry of METRICS that is durably in metrics.jsonl")
 RECORDER_EVENTS = _metric("recorder.events", "sequence", "newest entry of EVENTS that is durably in events.jsonl")
 RECORDER_EPISODES = _metric("recorder.episodes", "sequence", "newest entry of EPISODES that is durably recorded")
+
+
+_BUS_COUNTERS = {  # reasons as `Bus.counters` has them, or their first word
+    "publish.duplicates": BUS_DUPLICATES,
+    "core.unsent": BUS_DROPPED,
+    "core.dropped": BUS_DROPPED,
+    "events.dropped": BUS_DROPPED,
+    "queue.acks_lost": BUS_ACKS_LOST,
+    "core.malformed": BUS_MALFORMED,
+    "dead_letters": BUS_MALFORMED,
+}
+
+
+def bus_gauges(counters: Mapping[str, int]) -> dict[str, float]:
+    """What a bus counted as gauges; those that are 0 are left out."""
+    gauges: dict[str, float] = {}
+    for reason, count in counters.items():
+        name = _BUS_COUNTERS.get(reason) or _BUS_COUNTERS.get(reason.partition(".")[0])
+        if name is not None:
+            gauges[name] = gauges.get(name, 0) + count
+    return gauges
 
 
 def named(kind: str, values: Mapping[str, float]) -> dict[str, float]:

@@ -1,7 +1,8 @@
 """Play one task: run its environment against the policies and turn whatever happens into one Episode.
 
 A failure is data: it becomes a reason code here, at the rollout boundary, and nowhere else. It publishes no episodes
-and pulls no tasks.
+and pulls no tasks. Invariant: whatever an environment returns, the record can be encoded (its size apart): numbers are
+plain floats, text is UTF-8.
 """
 
 import asyncio
@@ -14,9 +15,11 @@ from astraflow.actors.context import ActorContext
 from astraflow.actors.policy_handle import Generates, RecordedPolicy
 from astraflow.config import PolicySection, SamplingSection
 from astraflow.envs.base import Environment, Outcome
-from astraflow.errors import EngineError, EnvError
-from astraflow.messages import Episode, Reason, Sampling, Task, Trajectory
-from astraflow.models.tokenizer import ChatTokenizer
+from astraflow.errors import BusError, EngineError, EnvError
+from astraflow.messages import TRAINABLE_REASONS, Episode, Reason, Sampling, Task, Trajectory
+from astraflow.models.tokenizer import ChatTokenizer, utf8
+
+MAX_ERROR_CHARS = 4000
 
 _log = logging.getLogger(__name__)
 
@@ -52,6 +55,7 @@ def _record(
     trajectories: tuple[Trajectory, ...] = (),
     outcome: Outcome | None = None,
 ) -> Episode:
+    correct = outcome.correct if outcome else None
     return Episode(
         task_id=task.id,
         attempt=task.attempt,
@@ -62,17 +66,22 @@ def _record(
         env=task.env,
         feeds=task.feeds,
         reason=reason,
-        error=error,
+        error=utf8(str(error))[:MAX_ERROR_CHARS],
         trajectories=trajectories,
-        correct=outcome.correct if outcome else None,
-        prompt=outcome.prompt if outcome else "",
-        answer=outcome.answer if outcome else "",
-        metrics=dict(outcome.metrics) if outcome else {},
+        correct=None if correct is None else float(correct),
+        prompt=utf8(str(outcome.prompt)) if outcome else "",
+        answer=utf8(str(outcome.answer)) if outcome else "",
+        metrics=_plain(outcome.metrics) if outcome else {},
         eval_set=task.eval_set,
         eval_round=task.eval_round,
         started_at=started_at,
         ended_at=time.time(),
     )
+
+
+def _plain(numbers: Mapping[str, float]) -> dict[str, float]:
+    """Environments count in numpy's numbers and in booleans too. Raises ValueError or TypeError for what is none."""
+    return {utf8(str(name)): float(value) for name, value in numbers.items()}
 
 
 class Player:
@@ -95,18 +104,20 @@ class Player:
         started_at = time.time()
         handles = {name: self._handle(task, name, section) for name, section in self._ctx.config.policies.items()}
         try:
-            async with asyncio.timeout(task.deadline_s):
+            async with asyncio.timeout(task.deadline_s) as deadline:
                 outcome = await self._envs[task.env].run(task, handles)
             return self._finish(task, handles, outcome, started_at)
-        except TimeoutError:
-            return self._fail(task, Reason.TIMEOUT, f"not done within {task.deadline_s:g} s", started_at)
-        except EngineError as exc:
-            return self._fail(task, Reason.INFRA, str(exc), started_at)
+        except (EngineError, BusError) as exc:
+            reason, error = Reason.INFRA, str(exc)
         except EnvError as exc:
-            return self._fail(task, Reason.ENV, str(exc), started_at)
+            reason, error = Reason.ENV, str(exc)
         except Exception as exc:  # noqa: BLE001 - the rollout boundary: user code failed, the pool goes on
-            _log.exception("environment raised", extra={"task": task.id})
-            return self._fail(task, Reason.ENV, f"{type(exc).__name__}: {exc}", started_at)
+            if deadline.expired():
+                reason, error = Reason.TIMEOUT, f"not done within {task.deadline_s:g} s"
+            else:
+                _log.exception("environment raised", extra={"task": task.id})
+                reason, error = Reason.ENV, f"{type(exc).__name__}: {exc}"
+        return self._fail(task, handles, reason, error, started_at)
 
     def _handle(self, task: Task, name: str, section: PolicySection) -> RecordedPolicy:
         return RecordedPolicy(
@@ -125,21 +136,28 @@ class Player:
             raise EnvError(f"env {task.env} rewards unknown policies {sorted(unknown)}; the run has {sorted(handles)}")
         broken = {name: reward for name, reward in outcome.rewards.items() if not math.isfinite(reward)}
         if broken:
-            return self._fail(task, Reason.GRADER, f"reward is not finite: {broken}", started_at)
+            return self._fail(task, handles, Reason.GRADER, f"reward is not finite: {broken}", started_at)
+        reason, rewards = Reason(outcome.reason), dict(outcome.rewards)
+        if reason not in TRAINABLE_REASONS:  # nobody trains on it, but people read it
+            rewards = dict.fromkeys(handles, 0.0) | rewards
         trajectories = tuple(
             trajectory
-            for name, reward in outcome.rewards.items()
-            for trajectory in handles[name].trajectories(float(reward), dict(outcome.parts))
+            for name, reward in rewards.items()
+            for trajectory in handles[name].trajectories(float(reward), _plain(outcome.parts))
         )
         return _record(
             task,
-            reason=outcome.reason,
+            reason=reason,
             error=outcome.error,
             started_at=started_at,
             trajectories=trajectories,
             outcome=outcome,
         )
 
-    def _fail(self, task: Task, reason: Reason, error: str, started_at: float) -> Episode:
+    def _fail(
+        self, task: Task, handles: Mapping[str, RecordedPolicy], reason: Reason, error: str, started_at: float
+    ) -> Episode:
+        """What was generated before it failed stays readable, with reward 0 that nobody trains on."""
         _log.warning("episode failed", extra={"task": task.id, "reason": reason, "error": error})
-        return failed_episode(task, reason, error, started_at=started_at)
+        trajectories = tuple(item for handle in handles.values() for item in handle.trajectories(0.0, {}))
+        return failed_episode(task, reason, error, started_at=started_at, trajectories=trajectories)

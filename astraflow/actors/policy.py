@@ -25,6 +25,7 @@ from astraflow.actors.metrics import (
     WEIGHTS_APPLY_S,
     WEIGHTS_LAG_VERSIONS,
     WEIGHTS_PAUSE_S,
+    bus_gauges,
 )
 from astraflow.actors.reply_stream import ReplyStream
 from astraflow.actors.weight_follower import WeightFollower, follow_heads
@@ -267,6 +268,7 @@ class Replica:
                 (POLICY_VERSION, self.version),
             ):
                 self._ctx.gauge(name, value)
+            self._ctx.gauges.update(bus_gauges(self._ctx.bus.counters))
             now = time.monotonic()
             for stream in [it for it in self._streams.values() if it.is_accepted and now - it.last_sent > idle_s]:
                 await stream.heartbeat()

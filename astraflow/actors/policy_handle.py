@@ -4,6 +4,7 @@ It decides when a call continues a trajectory and when it forks a new one; it ne
 Invariant: a trajectory's tokens are exactly what the engine saw and sampled, in order.
 """
 
+import asyncio
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ from astraflow.actors.generation import Call, Completion
 from astraflow.envs.base import ChatMessage, Reply
 from astraflow.messages import Sampling, Task, Trajectory, Turn, array_of
 from astraflow.models.tokenizer import ChatTokenizer
+
+LONG_CHARS, LONG_TOKENS = 8192, 4096  # above these, text takes longer than the loop may be held: 5 ms
 
 
 class Generates(Protocol):
@@ -71,7 +74,10 @@ class RecordedPolicy:
 
     async def chat(self, messages: Sequence[ChatMessage], *, sampling: Sampling | None = None) -> Reply:
         """Render with the policy's chat template, generate, decode."""
-        return await self._generate(np.array(self._tokenizer.render(messages), np.int32), sampling)
+        long = sum(len(message.content) for message in messages) > LONG_CHARS
+        render = self._tokenizer.render
+        tokens = await asyncio.to_thread(render, messages) if long else render(messages)
+        return await self._generate(np.array(tokens, np.int32), sampling)
 
     async def generate(self, tokens: NDArray[np.int32], *, sampling: Sampling | None = None) -> Reply:
         """Token in, token out."""
@@ -92,7 +98,8 @@ class RecordedPolicy:
                 cohort_size=task.cohort_size,
             )
         )
-        text = self._tokenizer.decode(completion.tokens.tolist())
+        decode, ids = self._tokenizer.decode, completion.tokens.tolist()
+        text = await asyncio.to_thread(decode, ids) if len(ids) > LONG_TOKENS else decode(ids)
         self._recording_for(prompt).add(prompt, completion, text)
         return Reply(
             text=text,

@@ -9,13 +9,18 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from astraflow.actors.context import ActorContext
 from astraflow.actors.generation import GenerationClient
+from astraflow.actors.handover import start_work
 from astraflow.actors.metrics import (
     ROLLOUT,
+    ROLLOUT_CONTINUED,
     ROLLOUT_RUNNING,
     ROLLOUT_SLOTS,
+    ROLLOUT_WASTED_CHUNKS,
+    bus_gauges,
 )
 from astraflow.actors.play import Player, failed_episode
 from astraflow.actors.rollout_stats import RolloutStats
@@ -23,7 +28,7 @@ from astraflow.actors.tokenizers import fetch_tokenizers
 from astraflow.bus import Delivery, WorkQueue
 from astraflow.envs.base import Environment
 from astraflow.envs.registry import build_env
-from astraflow.errors import ConfigError
+from astraflow.errors import ConfigError, MessageError
 from astraflow.messages import Episode, MemberState, Metrics, Reason, Task
 
 MAX_DELIVERIES = 20  # a task that was handed out this often without a record is poison
@@ -32,15 +37,26 @@ REPORT_EVERY_S = 2.0
 _log = logging.getLogger(__name__)
 
 
+@dataclass
+class _InWork:
+    """An attempt that is played. Its other deliveries wait for `ended`."""
+
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    published: bool = False
+
+
 class RolloutPool:
-    """Slots, queues and the episodes in flight."""
+    """Slots, queues and the episodes in flight. Invariant: one attempt is played once at a time."""
 
     def __init__(self, ctx: ActorContext, player: Player) -> None:
         self._ctx = ctx
         self._player = player
         self._size = ctx.config.node.episodes_per_rollout
         self._slots = asyncio.Semaphore(self._size)
-        self._running = 0
+        self._taken = 0  # slots that are taken or spoken for
+        self._room = asyncio.Event()
+        self._in_work: dict[tuple[str, int], _InWork] = {}  # by task id and attempt
+        self.folded = 0  # deliveries of an attempt that was in work
         self.stats = RolloutStats()
         ctx.gauge(ROLLOUT_SLOTS, self._size)
 
@@ -51,30 +67,70 @@ class RolloutPool:
         another queue has filled the pool waits for its slot, which is at most one per queue.
         """
         while True:
-            async with self._slots:
-                pass
-            deliveries = await queue.fetch(1)
-            free = self._size - self._running - len(deliveries)
-            if free > 0:
+            while self._taken >= self._size:
+                self._room.clear()
+                await self._room.wait()
+            await start_work(group, await self._pull(queue), self._play)
+
+    async def _pull(self, queue: WorkQueue) -> list[Delivery]:
+        """One delivery, and more if there are slots for them; each has taken one."""
+        deliveries = await queue.fetch(1)
+        free = max(0, self._size - self._taken - 1)
+        self._take(1 + free)  # before the next await: the other queues count too
+        try:
+            if free:
                 deliveries += await queue.fetch(free, wait=False)
-            self._set_running(len(deliveries))
-            for delivery in deliveries:
-                group.create_task(self._play(delivery))
+        except asyncio.CancelledError:
+            await deliveries[0].nak()
+            raise
+        finally:
+            self._take(len(deliveries) - 1 - free)
+        return deliveries
 
     async def _play(self, delivery: Delivery) -> None:
+        task = delivery.message
+        assert isinstance(task, Task), task
+        key = (task.id, task.attempt)
         try:
-            task = delivery.message
-            assert isinstance(task, Task), task
-            async with delivery.keep_alive(), self._slots:
-                episode = await self._episode(task, delivery.attempts)
-                await self._publish(episode)
-            await delivery.ack()
-            self.stats.add(episode)
+            async with delivery.keep_alive():
+                if (other := self._in_work.get(key)) is not None:
+                    published = await self._published_by(other)
+                else:
+                    self._in_work[key] = work = _InWork()
+                    try:
+                        async with self._slots:
+                            await self._record(task, delivery.attempts)
+                        work.published = published = True
+                    finally:
+                        del self._in_work[key]
+                        work.ended.set()
+            await (delivery.ack() if published else delivery.nak())
         except asyncio.CancelledError:
             await delivery.nak()
             raise
         finally:
-            self._set_running(-1)
+            self._take(-1)
+
+    async def _published_by(self, work: _InWork) -> bool:
+        """Wait for the same attempt, without a slot; whether it has its record then."""
+        self.folded += 1
+        self._take(-1)
+        try:
+            await work.ended.wait()
+        finally:
+            self._take(1)
+        return work.published
+
+    async def _record(self, task: Task, deliveries: int) -> None:
+        """Play and publish. What can't be sent, whatever the environment put into it, is a failure of it."""
+        episode = await self._episode(task, deliveries)
+        try:
+            await self._publish(episode)
+        except MessageError as exc:
+            error = f"the episode can't be sent: {exc}"
+            episode = failed_episode(task, Reason.ENV, error, started_at=episode.started_at)
+            await self._publish(episode)
+        self.stats.add(episode)
 
     async def _episode(self, task: Task, deliveries: int) -> Episode:
         if deliveries > MAX_DELIVERIES:
@@ -87,10 +143,11 @@ class RolloutPool:
         msg_id = f"{episode.task_id}@{episode.attempt}"
         await bus.publish(bus.topology.episode(episode.env), episode, msg_id=msg_id, deadline_s=None)
 
-    def _set_running(self, change: int) -> None:
-        self._running += change
-        self._ctx.gauge(ROLLOUT_RUNNING, self._running)
-        self._ctx.waits_for("" if self._running else "tasks: none is queued")
+    def _take(self, slots: int) -> None:
+        self._taken += slots
+        self._room.set()
+        self._ctx.gauge(ROLLOUT_RUNNING, self._taken)
+        self._ctx.waits_for("" if self._taken else "tasks: none is queued")
 
 
 async def run(ctx: ActorContext) -> None:
@@ -147,6 +204,9 @@ async def _serve_all(
 async def _report(ctx: ActorContext, pool: RolloutPool, client: GenerationClient) -> None:
     """Publish what the pool did, every few seconds in which it did something."""
     while not await ctx.stopped_within(REPORT_EVERY_S):
+        ctx.gauge(ROLLOUT_CONTINUED, client.continued)
+        ctx.gauge(ROLLOUT_WASTED_CHUNKS, client.wasted_chunks)
+        ctx.gauges.update(bus_gauges(ctx.bus.counters))
         values = pool.stats.flush(continuations=client.continued)
         if values is not None:
             labels = {"actor": ctx.name}

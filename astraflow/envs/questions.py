@@ -11,6 +11,7 @@ from typing import Any
 
 from astraflow.envs.arguments import import_extra, nearest
 from astraflow.errors import ConfigError
+from astraflow.models.tokenizer import utf8
 
 
 @dataclass(frozen=True)
@@ -81,4 +82,4 @@ def _text(row: dict[str, Any], key: str, where: str) -> str:
     value = row[key]
     if isinstance(value, bool) or not isinstance(value, str | int | float) or not str(value).strip():
         raise ConfigError(f"{where}: {key} is {value!r:.60}, expected text or a number")
-    return str(value)
+    return utf8(str(value))  # JSON may hold half a surrogate pair, which no message can

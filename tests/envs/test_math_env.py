@@ -93,3 +93,9 @@ def test_missing_binary_and_fake_parquet_files_are_config_errors(tmp_path):
     (tmp_path / "fake.parquet").write_text("{}")
     with pytest.raises(ConfigError, match="can't be read as parquet"):
         _ = MathEnv(path=str(tmp_path / "fake.parquet")).size
+
+
+def test_half_a_surrogate_pair_in_a_question_is_replaced_because_no_message_can_hold_it(tmp_path):
+    path = tmp_path / "questions.jsonl"
+    path.write_text('{"question": "What is \\ud800 1?", "answer": "\\udfff1"}\n')
+    assert MathEnv(path=str(path)).task(0) == {"index": 0, "question": "What is \ufffd 1?", "answer": "\ufffd1"}

@@ -1,0 +1,240 @@
+"""The rollout pool on a real server: what an environment returns, doubled deliveries, slots, hand-over."""
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from astraflow.actors import rollout
+from astraflow.actors.context import ActorContext
+from astraflow.actors.generation import Call, Completion
+from astraflow.actors.handover import start_work
+from astraflow.actors.play import Player
+from astraflow.actors.rollout import RolloutPool
+from astraflow.bus import Bus, Delivery, EmbeddedServer, Limits, Topology
+from astraflow.config import NodeSection
+from astraflow.envs.base import Outcome, PolicyHandle
+from astraflow.messages import Episode, Reason, Task, VersionSpan
+from astraflow.models.tokenizer import ToyTokenizer
+from tests.actors.contexts import CONFIG, context
+from tests.support import eventually, make_task
+
+PROMPT = np.array([1, 2, 3], np.int32)
+
+
+class Three:
+    """A requester that always answers with three tokens."""
+
+    async def generate(self, call: Call) -> Completion:
+        span = VersionSpan(version=0, start=0, end=3)
+        return Completion(
+            tokens=np.array([4, 5, 6], np.int32), logprobs=np.zeros(3, np.float32), versions=(span,),
+            finish_reason="stop", attempts=1,
+        )  # fmt: skip
+
+
+class Env:
+    """Asks once, then does what the test says."""
+
+    size = None
+
+    def __init__(self, end: Callable[[], Any]) -> None:
+        self.end = end
+        self.played = 0
+        self.going = asyncio.Event()
+        self.going.set()
+
+    def task(self, index: int) -> dict[str, Any]:
+        return {}
+
+    async def run(self, task: Task, policies: Mapping[str, PolicyHandle]) -> Outcome:
+        self.played += 1
+        await policies["solver"].generate(PROMPT)
+        await self.going.wait()
+        outcome = self.end()
+        assert isinstance(outcome, Outcome)
+        return outcome
+
+    async def close(self) -> None: ...
+
+
+def raises(error: BaseException) -> Callable[[], Any]:
+    def end() -> None:
+        raise error
+
+    return end
+
+
+def outcome(**fields: Any) -> Callable[[], Any]:
+    return lambda: Outcome(**{"rewards": {"solver": 1.0}, **fields})
+
+
+def task(number: int = 0, **fields: Any) -> Task:
+    return make_task(id=f"inc/game/0/{number}/0", env="game", **fields)
+
+
+async def publish(ctx: ActorContext, *tasks: Task, evaluation: bool = False, prefix: str = "") -> None:
+    topology = ctx.bus.topology
+    subject = topology.eval_task("game") if evaluation else topology.task("game")
+    for each in tasks:
+        await ctx.bus.publish(subject, each, msg_id=f"{prefix}{each.id}")
+
+
+@asynccontextmanager
+async def pool_of(ctx: ActorContext, env: Env) -> AsyncIterator[RolloutPool]:
+    """A pool that pulls training and evaluation tasks."""
+    pool = RolloutPool(ctx, Player(ctx, {"game": env}, Three(), {"solver": ToyTokenizer()}))
+    async with asyncio.TaskGroup() as group, asyncio.TaskGroup() as playing:
+        consumers = (ctx.bus.topology.task_consumer("game"), ctx.bus.topology.eval_consumer("game"))
+        pulls = [group.create_task(rollout._pull(ctx, pool, consumer, playing)) for consumer in consumers]
+        yield pool
+        for pull in pulls:
+            pull.cancel()
+
+
+async def episodes(ctx: ActorContext) -> list[Episode]:
+    return [entry.message async for entry in ctx.bus.read_log(ctx.bus.topology.episodes, follow=False)]
+
+
+async def settled(ctx: ActorContext) -> bool:
+    depths = await ctx.bus.stream_depths()
+    return depths["task.game"] + depths["task.game.eval"] == 0
+
+
+@pytest.mark.parametrize(
+    ("end", "reason", "error"),
+    [
+        (outcome(metrics={"a": np.float64(2), "b": np.bool_(True)}), Reason.OK, ""),
+        (outcome(correct=np.bool_(True), parts={"a": np.float32(1)}), Reason.OK, ""),
+        (outcome(rewards={"solver": np.float32(0.5)}, prompt="\ud800", answer="\udfff"), Reason.OK, ""),
+        (outcome(metrics={"a": "many"}), Reason.ENV, "ValueError"),
+        (outcome(rewards={"solver": float("nan")}), Reason.GRADER, "not finite"),
+        (outcome(rewards={}, reason=Reason.GRADER, error="\ud800"), Reason.GRADER, "\ufffd"),
+        (raises(RuntimeError("half a pair \ud800")), Reason.ENV, "half a pair \ufffd"),
+        (raises(TimeoutError("the sandbox is slow")), Reason.ENV, "the sandbox is slow"),
+    ],
+)
+async def test_whatever_an_environment_does_is_one_episode(
+    nats_server: EmbeddedServer, tmp_path: Path, end: Callable[[], Any], reason: Reason, error: str
+) -> None:
+    async with context(nats_server, tmp_path, role="rollout") as ctx, pool_of(ctx, Env(end)):
+        await publish(ctx, task())
+        await eventually(lambda: settled(ctx), within_s=20)
+        (episode,) = await episodes(ctx)
+        assert episode.reason is reason
+        assert error in episode.error
+        assert len(episode.trajectories) == 1
+
+
+async def test_an_episode_that_is_too_big_for_the_bus_is_a_failed_one(
+    nats_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    limits = Limits(max_message_bytes=1024)  # a message has at most 999 parts
+    topology = Topology(run="test", region="local", envs=["game"], policies=["solver"], limits=limits)
+    async with (
+        context(nats_server, tmp_path, role="rollout") as plain,
+        Bus.connect(nats_server.options, topology, producer="small") as bus,
+    ):
+        ctx = dataclasses.replace(plain, bus=bus)
+        async with pool_of(ctx, Env(outcome(prompt="x" * 2_000_000))):
+            await publish(ctx, task())
+            await eventually(lambda: settled(ctx))
+            (episode,) = await episodes(ctx)
+            assert episode.reason is Reason.ENV
+            assert "can't be sent" in episode.error
+
+
+async def test_only_the_tasks_own_deadline_is_a_timeout(nats_server: EmbeddedServer, tmp_path: Path) -> None:
+    env = Env(outcome())
+    env.going.clear()
+    async with context(nats_server, tmp_path, role="rollout") as ctx, pool_of(ctx, env):
+        await publish(ctx, task(deadline_s=0.2))
+        await eventually(lambda: settled(ctx))
+        (episode,) = await episodes(ctx)
+        assert (episode.reason, episode.error) == (Reason.TIMEOUT, "not done within 0.2 s")
+        assert [len(item.turns) for item in episode.trajectories] == [1]
+
+
+async def test_an_attempt_that_is_in_work_is_not_played_again(nats_server: EmbeddedServer, tmp_path: Path) -> None:
+    env = Env(outcome())
+    env.going.clear()
+    async with context(nats_server, tmp_path, role="rollout") as ctx, pool_of(ctx, env) as pool:
+        await publish(ctx, task())
+        await eventually(lambda: env.played)
+        await publish(ctx, task(), prefix="again/")
+        await publish(ctx, task(1), evaluation=True)
+        await eventually(lambda: env.played == 2)
+        await eventually(lambda: pool.folded == 1)
+        env.going.set()
+        await eventually(lambda: settled(ctx))
+        assert env.played == 2
+        assert sorted(episode.task_id for episode in await episodes(ctx)) == [task(0).id, task(1).id]
+
+
+async def test_a_pool_takes_no_more_than_its_slots_and_one_per_queue(
+    nats_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    config = msgspec.structs.replace(CONFIG, node=NodeSection(episodes_per_rollout=8))
+    env = Env(outcome())
+    env.going.clear()
+    async with context(nats_server, tmp_path, role="rollout", config=config) as ctx:
+        for number in range(20):
+            await publish(ctx, task(number))
+            await publish(ctx, task(100 + number), evaluation=True)
+        async with pool_of(ctx, env):
+            await eventually(lambda: env.played == 8)
+            await publish(ctx, task(200))
+            await eventually(lambda: _depths(ctx, 41))
+            assert ctx.gauges["rollout.running"] <= 9
+            env.going.set()
+            await eventually(lambda: settled(ctx), within_s=10)
+        assert len(await episodes(ctx)) == 41
+
+
+async def _depths(ctx: ActorContext, total: int) -> bool:
+    depths = await ctx.bus.stream_depths()
+    return depths["task.game"] + depths["task.game.eval"] == total
+
+
+class _Stop(Exception):
+    """Ends a task group."""
+
+
+async def test_what_is_taken_and_not_begun_at_the_end_is_redelivered_at_once(
+    nats_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    config = msgspec.structs.replace(CONFIG, bus=msgspec.structs.replace(CONFIG.bus, ack_wait_s=60.0))
+    begun: list[Task] = []
+    taken = asyncio.Event()
+
+    async def work(delivery: Delivery) -> None:
+        begun.append(delivery.message)
+
+    async with context(nats_server, tmp_path, role="rollout", config=config) as ctx:
+        tasks, consumer = ctx.bus.topology.tasks, ctx.bus.topology.task_consumer("game")
+        await publish(ctx, *(task(number) for number in range(3)))
+        async with ctx.bus.queue(tasks, consumer) as queue:
+
+            async def pull(group: asyncio.TaskGroup) -> None:
+                deliveries = await queue.fetch(3)
+                taken.set()  # the group ends before the new tasks have had their first step
+                await start_work(group, deliveries, work)
+
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(pull(group))
+                    await taken.wait()
+                    raise _Stop
+            except* _Stop:
+                assert begun == []
+        async with ctx.bus.queue(tasks, consumer) as queue, asyncio.timeout(5):
+            again: list[Delivery] = []
+            while len(again) < 3:
+                again += await queue.fetch(3)
+            assert {delivery.attempts for delivery in again} == {2}
