@@ -136,7 +136,9 @@ class BusSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     url: Annotated[str, _doc("an external server; empty = `up` starts its own")] = ""
     token_file: Annotated[str, _doc("file with the server's token")] = ""
-    credentials_file: Annotated[str, _doc("NATS .creds file")] = ""
+    credentials_file: Annotated[str, _doc("NATS key (.nk) or .creds file, for every process of `up`")] = ""
+    credentials_dir: Annotated[str, _doc("instead: a folder with <role>.nk, from `astraflow bus --secure`")] = ""
+    ca_file: Annotated[str, _doc("who signed the server's certificate; set: nothing is sent without TLS")] = ""
     region: Annotated[Name, _doc("where this server is; part of stream names")] = "local"
     ack_wait_s: Annotated[float, _doc("a task is redelivered when it is not renewed for this long", gt=0)] = 30.0
     member_ttl_s: Annotated[int, _doc("an actor that is silent for this long is gone", ge=1)] = 6

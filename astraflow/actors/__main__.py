@@ -8,10 +8,12 @@ import asyncio
 import contextlib
 import importlib
 import logging
+import os
 import signal
 import sys
 from pathlib import Path
 
+from astraflow.actors.connection import add_flags, from_flags
 from astraflow.actors.context import ActorContext
 from astraflow.actors.heartbeat import Heartbeat
 from astraflow.actors.logs import log_to_stderr
@@ -32,26 +34,12 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--role", required=True, choices=ROLES)
     parser.add_argument("--name", required=True, help="unique in the run, e.g. rollout-local-0")
     parser.add_argument("--run", required=True)
-    parser.add_argument("--url", required=True)
     parser.add_argument("--folder", required=True, type=Path, help="the run folder on this machine")
-    parser.add_argument("--token-file", type=Path)
-    parser.add_argument("--credentials-file", default="")
-    parser.add_argument("--region", default="local")
     parser.add_argument("--node", default="local")
     parser.add_argument("--policy", default="")
     parser.add_argument("--threads", type=int, default=1)
+    add_flags(parser)
     return parser.parse_args(argv)
-
-
-def bus_options(args: argparse.Namespace) -> BusOptions:
-    """Where and how to connect. Raises ConfigError if the token file can't be read."""
-    token = ""
-    if args.token_file is not None:
-        try:
-            token = args.token_file.read_text().strip()
-        except OSError as exc:
-            raise ConfigError(f"token file {args.token_file} can't be read: {exc.strerror}") from exc
-    return BusOptions(url=args.url, token=token, credentials_file=args.credentials_file)
 
 
 async def read_run_record(options: BusOptions, *, run: str, region: str, name: str) -> RunRecord:
@@ -75,7 +63,7 @@ async def watch_run(ctx: ActorContext) -> None:
 
 async def act(args: argparse.Namespace) -> None:
     """Connect, announce, run the role, say goodbye."""
-    options = bus_options(args)
+    options = from_flags(args, os.environ).options()
     record = await read_run_record(options, run=args.run, region=args.region, name=args.name)
     config = from_json(record.config_json)
     async with Bus.connect(options, topology_of(config), producer=args.name) as bus:

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from rich.console import Console
 
+from astraflow.actors.connection import Connection
 from astraflow.actors.context import ActorContext
 from astraflow.actors.live import live_view
 from astraflow.actors.need import choose, machine, offers
 from astraflow.actors.node import (
-    Connection,
     Planned,
     joining_roles,
     node_context,
@@ -32,7 +32,7 @@ from astraflow.actors.status import read_view
 from astraflow.actors.stopper import Stopper
 from astraflow.actors.threads import usable_cores
 from astraflow.actors.view import RunView
-from astraflow.bus import ApiError, Bus, Topology, topology_of
+from astraflow.bus import ApiError, Bus, BusRole, Topology, topology_of
 from astraflow.config import from_json
 from astraflow.errors import ConfigError
 from astraflow.messages import Manifest, RunRecord
@@ -46,10 +46,10 @@ def node_name(wanted: str = "") -> str:
     return f"{name[:24] or 'node'}-{secrets.token_hex(2)}"
 
 
-async def fetch_record(connection: Connection, run: str) -> RunRecord:
+async def fetch_record(connection: Connection, run: str, role: BusRole = BusRole.OBSERVER) -> RunRecord:
     """The run's record from the bus. Raises ConfigError if there is no such run, BusError."""
     bare = Topology(run=run, region=connection.region, envs=(), policies=())
-    async with Bus.connect(connection.options(), bare, producer="node") as bus:
+    async with Bus.connect(connection.options(role), bare, producer="node") as bus:
         try:
             record = await read_record(bus)
         except ApiError as exc:

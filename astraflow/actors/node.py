@@ -13,6 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from astraflow.actors.connection import Connection, bus_role
 from astraflow.actors.context import ActorContext
 from astraflow.actors.heartbeat import Heartbeat
 from astraflow.actors.orders import Orders
@@ -27,26 +28,6 @@ from astraflow.messages import MemberState, Progress, RunRecord
 
 DRAIN_ORDER = ("rollout", "policy", "dataflow", "trainer", "recorder")
 JOINABLE = ("policy", "rollout")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Connection:
-    """How actors of this node reach the bus."""
-
-    url: str
-    region: str
-    token_file: Path | None = None
-    credentials_file: str = ""
-
-    def options(self) -> BusOptions:
-        """For this process's own connection. Raises ConfigError if the token file can't be read."""
-        token = ""
-        if self.token_file is not None:
-            try:
-                token = self.token_file.read_text().strip()
-            except OSError as exc:
-                raise ConfigError(f"token file {self.token_file} can't be read: {exc.strerror}") from exc
-        return BusOptions(url=self.url, token=token, credentials_file=self.credentials_file)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,15 +99,14 @@ def plan(
             numbers[role.role] += 1
             own = threads[role.role] if role in computing else 1
             command = [sys.executable, "-m", "astraflow.actors", "--role", role.role, "--name", name, "--node", node]
-            command += ["--run", config.run.name, "--url", connection.url, "--region", connection.region]
+            own_connection = connection.for_role(bus_role(role.role))
+            command += ["--run", config.run.name, *own_connection.flags()]
             command += ["--folder", str(folder), "--threads", str(own)]
             command += ["--policy", role.policy] if role.policy else []
-            command += ["--token-file", str(connection.token_file)] if connection.token_file else []
-            command += ["--credentials-file", connection.credentials_file] if connection.credentials_file else []
             spec = ProcessSpec(
                 name=name,
                 command=tuple(command),
-                environment=process_environment(own, base=os.environ),
+                environment=process_environment(own, base=os.environ) | own_connection.environment(),
                 log_file=folder / "logs" / f"{name}.log",
                 stage=DRAIN_ORDER.index(role.role),
             )

@@ -32,6 +32,8 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
     url: str = ""  # "" until the server is up
     token_file: str = ""
     credentials_file: str = ""
+    credentials_dir: str = ""
+    ca_file: str = ""
 
 
 class RunFolder:

@@ -18,10 +18,10 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
+from astraflow.actors.connection import Connection
 from astraflow.actors.entering import enter_run, refuse_a_twin
 from astraflow.actors.live import live_view
 from astraflow.actors.node import (
-    Connection,
     node_context,
     plan,
     read_record,
@@ -38,7 +38,7 @@ from astraflow.actors.server import embedded_server
 from astraflow.actors.stopper import Stopper
 from astraflow.actors.summary import read_summary, render_summary
 from astraflow.actors.threads import usable_cores
-from astraflow.bus import Bus, topology_of
+from astraflow.bus import Bus, BusRole, topology_of
 from astraflow.config import NodeSection, RunConfig
 from astraflow.errors import ConfigError
 from astraflow.runfile import resolved
@@ -56,11 +56,13 @@ class UpOptions:
         command: how it was called, for whoever finds the folder locked.
         fresh: move the old run away and begin anew.
         listen: host and port for the embedded server; None = loopback and any free port.
+        token: for an external server, if the run file names no file with one.
     """
 
     command: str
     fresh: bool = False
     listen: tuple[str, int] | None = None
+    token: str = ""
 
 
 async def up(config: RunConfig, options: UpOptions, console: Console) -> int:
@@ -84,7 +86,9 @@ async def up(config: RunConfig, options: UpOptions, console: Console) -> int:
         folder.config_file.write_text(resolved(config), encoding="utf-8")
         async with _server(config, folder, options, console) as connection:
             locked.write(_reachable(owner, connection))
-            async with Bus.connect(connection.options(), topology_of(config), producer=f"node-{NODE}") as bus:
+            async with Bus.connect(
+                connection.options(BusRole.ADMIN), topology_of(config), producer=f"node-{NODE}"
+            ) as bus:
                 await bus.ensure()
                 if config.bus.url:  # else the lock on the folder has seen to it
                     await refuse_a_twin(bus, config, console, node=NODE)
@@ -113,7 +117,7 @@ async def _run(
     failure = await supervise(
         planned,
         ctx=node_context(bus, record, node=NODE, folder=folder.path),
-        options=connection.options(),
+        options=connection.options(BusRole.ADMIN),
         console=console,
         stopper=stopper,
         view=partial(live_view, bus, console),
@@ -182,8 +186,15 @@ async def _server(
     """The connection to the run's server; the embedded one lives as long as this context. Raises BusError."""
     bus = config.bus
     if bus.url:
-        token_file = Path(bus.token_file) if bus.token_file else None
-        yield Connection(url=bus.url, region=bus.region, token_file=token_file, credentials_file=bus.credentials_file)
+        yield Connection(
+            url=bus.url,
+            region=bus.region,
+            token_file=Path(bus.token_file) if bus.token_file else None,
+            token="" if bus.token_file or bus.credentials_file or bus.credentials_dir else options.token,
+            credentials_file=bus.credentials_file,
+            credentials_dir=bus.credentials_dir,
+            ca_file=bus.ca_file,
+        )
         return
     host, port = options.listen or ("127.0.0.1", 0)
     async with embedded_server(
@@ -197,11 +208,14 @@ async def _server(
 
 
 def _reachable(owner: Owner, connection: Connection) -> Owner:
+    known = connection.absolute()
     return msgspec.structs.replace(
         owner,
-        url=connection.url,
-        token_file=str(connection.token_file.resolve()) if connection.token_file else "",
-        credentials_file=connection.credentials_file,
+        url=known.url,
+        token_file=str(known.token_file) if known.token_file else "",
+        credentials_file=known.credentials_file,
+        credentials_dir=known.credentials_dir,
+        ca_file=known.ca_file,
     )
 
 

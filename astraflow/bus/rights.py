@@ -4,7 +4,7 @@ Pure: no I/O, no keys (`secure.py`). Admin, dataflow and trainer keep the run's 
 The other roles are guests in a second account that is joined to the first by a few service imports. That border is
 needed because nats-server doesn't check the *reply* subject of a request: in one account, a rollout could have the
 server "answer" into the weights. A guest's answers stay on the guests' side (tests/bus/test_secure.py).
-Invariant: no guest can write weights, samples, tasks, decisions, snapshots, or a key other than member.*.
+Invariant: no guest can write weights, samples, tasks, decisions, snapshots, or a key other than member.* and drain.*.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class BusRole(StrEnum):
     POLICY = "policy"
     ROLLOUT = "rollout"
     OBSERVER = "observer"  # recorder, joining nodes, `status`
-    USER = "user"  # people and their programs: reads everything, writes nothing but events
+    USER = "user"  # people and their programs: reads everything, may drain nodes
 
 
 GUESTS = (BusRole.POLICY, BusRole.ROLLOUT, BusRole.OBSERVER, BusRole.USER)
@@ -103,8 +103,10 @@ def _of_role(role: BusRole, names: Topology) -> tuple[str, ...]:
                 *_puller(names.tasks), purge_blobs, *_whole_and_parts(f"{root}.episode.*"), f"{root}.gen.*.any", blobs,
                 f"{root}.gencancel.*",
             )  # fmt: skip
-        case BusRole.OBSERVER | BusRole.USER:
+        case BusRole.OBSERVER:
             return observed
+        case BusRole.USER:
+            return (*observed, *_keys(kv, "drain.*"))
         case BusRole.ADMIN:
             return ()
 

@@ -1,13 +1,21 @@
 """Flags that several verbs share."""
 
 import argparse
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from astraflow.errors import ConfigError
 
 if TYPE_CHECKING:
-    from astraflow.actors.node import Connection
+    from astraflow.actors.connection import Connection
+
+CONNECTION_FLAGS = (
+    ("--token-file", "token_file", "file with the server's token; the token itself: ASTRAFLOW_TOKEN"),
+    ("--credentials-file", "credentials_file", "NATS key (.nk) or .creds file"),
+    ("--credentials-dir", "credentials_dir", "folder with a key for each role, from `astraflow bus --secure`"),
+    ("--ca-file", "ca_file", "who signed the server's certificate; nothing is sent without TLS then"),
+)
 
 Verbs = Any  # argparse's private _SubParsersAction
 
@@ -37,20 +45,34 @@ def add_run_file(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def variable(key: str) -> str:
+    """The environment variable that stands for a flag."""
+    return f"ASTRAFLOW_{key.upper()}"
+
+
 def add_connection(parser: argparse.ArgumentParser) -> None:
     """How to reach a server that already runs."""
-    parser.add_argument("--token-file", type=Path, help="file with the server's token")
-    parser.add_argument("--credentials-file", default="", help="NATS .creds file")
-    parser.add_argument("--region", default="local", help="the region of that server (default: local)")
+    given = parser.add_argument_group("connection", "flags, or the environment variables that are named with them")
+    for flag, key, text in CONNECTION_FLAGS:
+        given.add_argument(flag, default=os.environ.get(variable(key), ""), help=f"{text} [{variable(key)}]")
+    given.add_argument("--region", default="local", help="the region of that server (default: local)")
 
 
 def connection_of(args: argparse.Namespace, url: str) -> "Connection":
     """The connection that the flags describe. Raises ConfigError for an address that isn't one."""
-    from astraflow.actors.node import Connection
+    from astraflow.actors.connection import TOKEN_VARIABLE, Connection
 
     if not url.startswith(("nats://", "tls://", "ws://", "wss://")):
         raise ConfigError(f"server address {url!r} is not like nats://HOST:PORT")
-    return Connection(url=url, region=args.region, token_file=args.token_file, credentials_file=args.credentials_file)
+    return Connection(
+        url=url,
+        region=args.region,
+        token_file=Path(args.token_file) if args.token_file else None,
+        token="" if args.token_file else os.environ.get(TOKEN_VARIABLE, ""),
+        credentials_file=args.credentials_file,
+        credentials_dir=args.credentials_dir,
+        ca_file=args.ca_file,
+    )
 
 
 def listen_address(text: str) -> tuple[str, int]:

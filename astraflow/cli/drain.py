@@ -13,7 +13,7 @@ from astraflow.cli.where import add_where, run_bus, where
 from astraflow.errors import BusError, ConfigError
 
 if TYPE_CHECKING:
-    from astraflow.actors.node import Connection
+    from astraflow.actors.connection import Connection
     from astraflow.actors.view import RunView
 
 UP_NODE = "local"
@@ -46,7 +46,7 @@ async def _drain(connection: "Connection", run_name: str, target: str, *, wait: 
     from astraflow.actors.orders import left, order_drain
     from astraflow.actors.status import read_view
 
-    async with run_bus(connection, run_name, producer="drain") as bus:
+    async with run_bus(connection, run_name, producer="drain", role="user") as bus:
         view = await read_view(bus)
         _check(view, target)
         assert view.config is not None

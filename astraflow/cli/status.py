@@ -9,7 +9,7 @@ from astraflow.cli.arguments import Verbs, add_verb
 from astraflow.cli.where import add_where, run_bus, where
 
 if TYPE_CHECKING:
-    from astraflow.actors.node import Connection
+    from astraflow.actors.connection import Connection
     from astraflow.actors.status import Status
 
 

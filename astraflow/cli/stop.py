@@ -9,7 +9,7 @@ from astraflow.cli.arguments import Verbs, add_verb
 from astraflow.cli.where import add_where, run_bus, where
 
 if TYPE_CHECKING:
-    from astraflow.actors.node import Connection
+    from astraflow.actors.connection import Connection
 
 
 def add(verbs: Verbs) -> None:
@@ -38,5 +38,5 @@ def run(args: argparse.Namespace) -> int:
 async def _stop(connection: "Connection", run_name: str) -> str:
     from astraflow.actors.orders import stop_run
 
-    async with run_bus(connection, run_name, producer="stop") as bus:
+    async with run_bus(connection, run_name, producer="stop", role="admin") as bus:
         return await stop_run(bus)

@@ -11,7 +11,7 @@ from astraflow.cli.where import add_where, run_bus, where
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from astraflow.actors.node import Connection
+    from astraflow.actors.connection import Connection
     from astraflow.bus import Bus
 
 

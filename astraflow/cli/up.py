@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import os
 import shlex
 import sys
 
@@ -28,9 +29,15 @@ def run(args: argparse.Namespace) -> int:
 
     from rich.console import Console
 
+    from astraflow.actors.connection import TOKEN_VARIABLE
     from astraflow.actors.up import UpOptions, up
     from astraflow.runfile import load
 
     config = load(args.run_file, args.overrides)
-    options = UpOptions(command=shlex.join(["astraflow", *sys.argv[1:]]), fresh=args.fresh, listen=listen)
+    options = UpOptions(
+        command=shlex.join(["astraflow", *sys.argv[1:]]),
+        fresh=args.fresh,
+        listen=listen,
+        token=os.environ.get(TOKEN_VARIABLE, ""),
+    )
     return asyncio.run(up(config, options, Console()))

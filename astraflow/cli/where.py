@@ -10,7 +10,7 @@ from astraflow.cli.arguments import add_connection, connection_of
 from astraflow.errors import BusError, ConfigError
 
 if TYPE_CHECKING:
-    from astraflow.actors.node import Connection
+    from astraflow.actors.connection import Connection
     from astraflow.bus import Bus
 
 
@@ -33,20 +33,23 @@ def where(args: argparse.Namespace) -> tuple["Connection", str]:
 
 
 @asynccontextmanager
-async def run_bus(connection: "Connection", run_name: str, *, producer: str) -> AsyncIterator["Bus"]:
-    """The bus of a run that is there. Raises ConfigError if it isn't, BusError."""
+async def run_bus(
+    connection: "Connection", run_name: str, *, producer: str, role: str = "observer"
+) -> AsyncIterator["Bus"]:
+    """The bus of a run that is there. `role`: whose key, of a folder of them. Raises ConfigError, BusError."""
     from astraflow.actors.join import fetch_record
-    from astraflow.bus import Bus, topology_of
+    from astraflow.bus import Bus, BusRole, topology_of
     from astraflow.config import from_json
 
-    record = await fetch_record(connection, run_name)
+    options = connection.options(BusRole(role))
+    record = await fetch_record(connection, run_name, BusRole(role))
     topology = topology_of(from_json(record.config_json))
-    async with Bus.connect(connection.options(), topology, producer=producer) as bus:
+    async with Bus.connect(options, topology, producer=producer) as bus:
         yield bus
 
 
 def _of_folder(path: Path | None) -> tuple["Connection", str]:
-    from astraflow.actors.node import Connection
+    from astraflow.actors.connection import Connection
     from astraflow.actors.runfolder import RunFolder
 
     folder = RunFolder(path or _live_folder())
@@ -59,7 +62,12 @@ def _of_folder(path: Path | None) -> tuple["Connection", str]:
         raise BusError(f"run {owner.run} is still starting (process {owner.pid}); try again in a moment")
     token_file = Path(owner.token_file) if owner.token_file else None
     connection = Connection(
-        url=owner.url, region=owner.region, token_file=token_file, credentials_file=owner.credentials_file
+        url=owner.url,
+        region=owner.region,
+        token_file=token_file,
+        credentials_file=owner.credentials_file,
+        credentials_dir=owner.credentials_dir,
+        ca_file=owner.ca_file,
     )
     return connection, owner.run
 

@@ -160,12 +160,16 @@ def _check_feeding(config: RunConfig, where: Where) -> None:
 
 def _check_bus(config: RunConfig, where: Where) -> None:
     bus = config.bus
-    if bus.token_file and bus.credentials_file:
-        raise where.error(("bus", "credentials_file"), "token_file is given too; keep one of them")
-    for key, file in (("token_file", bus.token_file), ("credentials_file", bus.credentials_file)):
+    given = [key for key in ("token_file", "credentials_file", "credentials_dir") if getattr(bus, key)]
+    if len(given) > 1:
+        raise where.error(("bus", given[1]), f"{given[0]} is given too; keep one of them")
+    for key in (*given, "ca_file"):
+        file = getattr(bus, key)
         if file and not bus.url:
             raise where.error(("bus", key), "is for an external server; set bus.url too, or remove it")
-        if file and not Path(file).is_file():
+        if key == "credentials_dir" and not Path(file).is_dir():
+            raise where.error(("bus", key), f"folder {file} does not exist")
+        if file and key != "credentials_dir" and not Path(file).is_file():
             raise where.error(("bus", key), f"file {file} does not exist")
 
 

@@ -114,7 +114,7 @@ async def test_a_task_goes_all_the_way_with_each_role_s_own_rights(secured: Secu
         batches = [entry async for entry in trainer.read_log(names.samples("solver"), follow=False)]
         assert [entry.message.number for entry in batches] == [1]
         assert await dataflow.purge(names.episodes, below_sequence=episodes[0].sequence) == 0
-        assert len((await observer.kv_list("member."))) == 5
+        assert len(await observer.kv_list("member.")) == 5
         events = [entry async for entry in observer.read_log(names.events, follow=False)]
         assert len(events) == 5
 
@@ -159,9 +159,9 @@ async def test_a_pull_or_read_without_the_right_fails_at_once(secured: Secured) 
     names = secured.topology
     async with secured.bus(BusRole.POLICY) as policy, asyncio.timeout(2 * AT_ONCE_S):
         async with policy.queue(names.tasks, names.task_consumer("math")) as tasks:
-            with pytest.raises(DeniedError, match="MSG.NEXT".lower()):
+            with pytest.raises(DeniedError, match=r"msg\.next"):
                 await tasks.fetch(1)
-        with pytest.raises(DeniedError, match="consumer.create"):
+        with pytest.raises(DeniedError, match=r"consumer\.create"):
             await anext(policy.read_log(names.episodes))
         with pytest.raises(DeniedError, match="subscription"):
             async with policy.subscribe_core(f"{names.reply('n')}.>") as feed:
@@ -202,15 +202,17 @@ async def test_a_stream_that_nobody_has_made_is_named_to_a_role_that_may_not_mak
     async with secured_server(tmp_path / "bus", topology, "other") as secured:
         other = Topology(run="other", region="local", envs=["math"], policies=["solver"])
         async with Bus.connect(secured.options(BusRole.ROLLOUT, run="other"), other, producer="r") as bus:
-            with pytest.raises(BusError, match="stream AF_other_local_TASKS isn't there.*astraflow up"):
+            with pytest.raises(BusError, match=r"stream AF_other_local_TASKS isn't there.*astraflow up"):
                 await bus.ensure()
 
 
 async def test_runs_on_one_server_are_out_of_each_other_s_reach(tmp_path: Path, topology: Topology) -> None:
-    async with secured_server(tmp_path / "bus", topology, "other") as secured:
-        async with Bus.connect(secured.options(BusRole.ADMIN, run="other"), topology, producer="thief") as thief:
-            with pytest.raises(BusError, match="no stream|not found"):
-                await thief.log_state(topology.episodes)
+    async with (
+        secured_server(tmp_path / "bus", topology, "other") as secured,
+        Bus.connect(secured.options(BusRole.ADMIN, run="other"), topology, producer="thief") as thief,
+    ):
+        with pytest.raises(BusError, match=r"no stream|not found"):
+            await thief.log_state(topology.episodes)
 
 
 async def test_preparing_again_keeps_keys_and_certificates_and_adds_runs(tmp_path: Path) -> None:

@@ -1,0 +1,108 @@
+"""How a process of this node reaches the bus: address, who it is, whom it trusts; and flags that tell an actor so.
+
+It reads files when asked for options, not before. Invariant: a token never stands in a command line, where everybody on
+the machine can read it; it goes to actors through their environment.
+"""
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from astraflow.bus import BusOptions, BusRole
+from astraflow.errors import ConfigError
+
+TOKEN_VARIABLE = "ASTRAFLOW_TOKEN"
+ENDINGS = (".nk", ".creds")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Connection:
+    """Where the server is and how to be let in.
+
+    Attributes:
+        token: as given by value; `token_file` otherwise.
+        credentials_file: a NATS key (.nk) or .creds; every process of the node uses it.
+        credentials_dir: instead, a folder with such a file per role, as `astraflow bus --secure` makes it.
+        ca_file: who signed the server's certificate.
+    """
+
+    url: str
+    region: str
+    token_file: Path | None = None
+    token: str = ""
+    credentials_file: str = ""
+    credentials_dir: str = ""
+    ca_file: str = ""
+
+    def options(self, role: BusRole = BusRole.OBSERVER) -> BusOptions:
+        """For a connection of this process; `role` picks from the folder, if there is one. Raises ConfigError."""
+        own = self.for_role(role)
+        token = own.token
+        if not token and own.token_file is not None:
+            try:
+                token = own.token_file.read_text().strip()
+            except OSError as exc:
+                raise ConfigError(f"token file {own.token_file} can't be read: {exc.strerror}") from exc
+        return BusOptions(url=own.url, token=token, credentials_file=own.credentials_file, ca_file=own.ca_file)
+
+    def for_role(self, role: BusRole) -> "Connection":
+        """The same with the role's own credentials, if there is a folder of them. Raises ConfigError if it has none."""
+        if not self.credentials_dir:
+            return self
+        found = [path for ending in ENDINGS if (path := Path(self.credentials_dir) / f"{role}{ending}").exists()]
+        if not found:
+            raise ConfigError(
+                f"{self.credentials_dir} has no credentials for {role}: copy {role}.nk there from the server's "
+                f"credentials folder, or give --role only what this machine may be"
+            )
+        return replace(self, credentials_file=str(found[0]), credentials_dir="")
+
+    def flags(self) -> list[str]:
+        """Arguments for `python -m astraflow.actors`; `from_flags` understands them."""
+        flags = ["--url", self.url, "--region", self.region]
+        flags += ["--token-file", str(self.token_file)] if self.token_file else []
+        flags += ["--credentials-file", self.credentials_file] if self.credentials_file else []
+        flags += ["--ca-file", self.ca_file] if self.ca_file else []
+        return flags
+
+    def environment(self) -> dict[str, str]:
+        """What an actor needs besides `flags`."""
+        return {TOKEN_VARIABLE: self.token} if self.token else {}
+
+    def absolute(self) -> "Connection":
+        """The same for a process in another working directory."""
+        return replace(
+            self,
+            token_file=self.token_file.resolve() if self.token_file else None,
+            **{
+                name: str(Path(value).resolve()) if (value := getattr(self, name)) else ""
+                for name in ("credentials_file", "credentials_dir", "ca_file")
+            },
+        )
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What `Connection.flags` writes."""
+    parser.add_argument("--url", required=True)
+    parser.add_argument("--region", default="local")
+    parser.add_argument("--token-file", type=Path)
+    parser.add_argument("--credentials-file", default="")
+    parser.add_argument("--ca-file", default="")
+
+
+def from_flags(args: argparse.Namespace, environment: Mapping[str, str]) -> Connection:
+    """The connection of an actor process."""
+    return Connection(
+        url=args.url,
+        region=args.region,
+        token_file=args.token_file,
+        token="" if args.token_file else environment.get(TOKEN_VARIABLE, ""),
+        credentials_file=args.credentials_file,
+        ca_file=args.ca_file,
+    )
+
+
+def bus_role(actor_role: str) -> BusRole:
+    """Whose credentials an actor of a role uses."""
+    return BusRole.OBSERVER if actor_role == "recorder" else BusRole(actor_role)
