@@ -313,6 +313,24 @@ def test_missing_tables_are_named(file: Path) -> None:
             "node.rollouts in --set node.rollouts=2: is 2; run.deterministic",
         ),
         (["run.deterministic=true"], "max_staleness in {file} line 8: is 1; run.deterministic needs 0"),
+        (
+            ["run.deterministic=true", "policies.solver.trainer.max_staleness=0", "policies.solver.engine.slots=31"],
+            "slots=31: is 31; run.deterministic starts the 32 requests of a batch together",
+        ),
+        (
+            ["run.deterministic=true", "policies.solver.trainer.max_staleness=0", "node.episodes_per_rollout=31"],
+            "is 31; run.deterministic plays the 32 episodes of a batch together",
+        ),
+        (
+            [
+                "run.deterministic=true",
+                "policies.solver.trainer.max_staleness=0",
+                "eval.test.env=game",
+                "eval.test.size=20",
+                "eval.test.repeats=4",
+            ],
+            "is 64; run.deterministic plays the 80 episodes of an evaluation of test together",
+        ),
         (["policies.solver.trainer.warmup_steps=9"], "is 9, more than the 4 steps of the run"),
         (["sources.game.group_size=1", "dataflow.min_group_size=1"], "a group of 1 has advantage 0"),
         (

@@ -1,15 +1,21 @@
 """Deterministic admission: the requests of a cohort start together, sorted by id, and nothing else runs meanwhile.
 
-Used only in deterministic mode (DESIGN §8). It knows nothing of the bus. Invariant: an engine sees either one whole
-cohort or none, and weights change only between cohorts.
+    gathering ──all here, or the rest gave up or is not heard of──▶ complete ──its turn──▶ running ──all ended──▶ gone
+
+Used only in deterministic mode (DESIGN §8); `cohort_gate` decides on the other side what a cohort is. It knows nothing
+of the bus. Invariant: an engine sees either one whole cohort or none, and weights change only between cohorts. Nobody
+waits for ever: who leaves isn't waited for, and a cohort that can't be completed runs as it is, which is told.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from astraflow.engines.base import EngineRequest, PolicyEngine, TokenChunk
+from astraflow.engines.base import EngineRequest, PolicyEngine, TokenStream
+from astraflow.errors import EngineError
 from astraflow.messages import GenRequest
 
 
@@ -17,43 +23,121 @@ from astraflow.messages import GenRequest
 class _Cohort:
     """Requests that wait for each other."""
 
-    calls: dict[str, EngineRequest] = field(default_factory=dict)
-    streams: dict[str, AsyncIterator[TokenChunk]] = field(default_factory=dict)
-    complete: asyncio.Event = field(default_factory=asyncio.Event)
-    unfinished: int = 0
+    engine: PolicyEngine
+    size: int  # requests that are still expected or here
+    calls: dict[str, EngineRequest] = field(default_factory=dict)  # by engine id
+    streams: dict[str, TokenStream] = field(default_factory=dict)
+    error: str = ""  # why the engine refused it
+    decided: asyncio.Event = field(default_factory=asyncio.Event)  # it runs or was refused
+    last_arrival: float = field(default_factory=time.monotonic)
+
+    @property
+    def complete(self) -> bool:
+        return len(self.calls) >= self.size
 
 
 class Cohorts:
-    """Gathers cohorts and lets one at a time into the engine."""
+    """Gathers cohorts and lets one at a time into the engine.
 
-    def __init__(self) -> None:
-        self._cohorts: dict[str, _Cohort] = {}
-        self._turn = asyncio.Lock()  # held by the cohort that runs, or by a swap
+    Args:
+        patience_s: how long a cohort waits for its next request; longer than a redelivery takes.
+        tell: called with a sentence when a cohort runs without some of its requests.
+    """
+
+    def __init__(self, *, patience_s: float, tell: Callable[[str], Awaitable[None]]) -> None:
+        self._patience_s = patience_s
+        self._tell = tell
+        self._gathering: dict[str, _Cohort] = {}
+        self._complete: deque[_Cohort] = deque()
+        self._running: _Cohort | None = None
+        self._swaps = 0  # that wait or run: no cohort begins meanwhile
+        self._idle = asyncio.Event()
 
     @asynccontextmanager
     async def between(self) -> AsyncIterator[None]:
-        """Inside, no cohort runs."""
-        async with self._turn:
-            yield
-
-    async def generate(
-        self, engine: PolicyEngine, request: GenRequest, call: EngineRequest
-    ) -> AsyncIterator[TokenChunk]:
-        """Like the engine's own `generate`, once every member of the request's cohort is here."""
-        cohort = self._cohorts.setdefault(request.cohort_id, _Cohort())
-        cohort.calls[call.id] = call
-        if len(cohort.calls) == request.cohort_size:
-            await self._turn.acquire()
-            del self._cohorts[request.cohort_id]
-            calls = [cohort.calls[key] for key in sorted(cohort.calls)]
-            cohort.streams = dict(zip(sorted(cohort.calls), engine.generate_together(calls), strict=True))
-            cohort.unfinished = len(calls)
-            cohort.complete.set()
-        await cohort.complete.wait()
+        """Inside, no cohort runs. One at a time."""
+        self._swaps += 1
         try:
-            async for chunk in cohort.streams[call.id]:
-                yield chunk
+            while self._running is not None:
+                self._idle.clear()
+                await self._idle.wait()
+            yield
         finally:
-            cohort.unfinished -= 1
-            if cohort.unfinished == 0:
-                self._turn.release()
+            self._swaps -= 1
+            self._start_next()
+
+    async def generate(self, engine: PolicyEngine, request: GenRequest, call: EngineRequest) -> TokenStream:
+        """Like the engine's own `generate`, once the request's cohort is admitted. Raises EngineError if it isn't."""
+        cohort = self._gathering.get(request.cohort_id)
+        if cohort is None:
+            cohort = self._gathering[request.cohort_id] = _Cohort(engine, request.cohort_size)
+        cohort.calls[call.id] = call
+        cohort.last_arrival = time.monotonic()
+        self._complete_if_due(request.cohort_id)
+        try:
+            while not cohort.decided.is_set():
+                await self._wait(request.cohort_id, cohort)
+        except asyncio.CancelledError:
+            self._leave(cohort, call.id)
+            self._complete_if_due(request.cohort_id)
+            raise
+        if call.id not in cohort.streams:
+            raise EngineError(cohort.error or f"{call.id} was cancelled")
+        return cohort.streams[call.id]
+
+    def cancel(self, call_id: str) -> None:
+        """A request that waits isn't wanted any more; the others don't wait for it."""
+        for cohort_id, cohort in list(self._gathering.items()):
+            self._leave(cohort, call_id)
+            self._complete_if_due(cohort_id)
+
+    def ended(self, call_id: str) -> None:
+        """The completion is over, in whatever way; after the last one the next cohort may run."""
+        if self._running is not None:
+            self._leave(self._running, call_id)
+
+    def _leave(self, cohort: _Cohort, call_id: str) -> None:
+        if cohort.calls.pop(call_id, None) is not None:
+            cohort.size -= 1
+        if cohort is self._running and not cohort.calls:
+            self._running = None
+            self._idle.set()
+            self._start_next()
+
+    async def _wait(self, cohort_id: str, cohort: _Cohort) -> None:
+        """Until it is decided, or nothing was heard of the missing requests for too long."""
+        patience_s = cohort.last_arrival + self._patience_s - time.monotonic()
+        if cohort.complete:  # its turn comes when what runs has ended
+            await cohort.decided.wait()
+        elif patience_s > 0:
+            try:
+                async with asyncio.timeout(patience_s):
+                    await cohort.decided.wait()
+            except TimeoutError:
+                return
+        else:
+            missing, cohort.size = cohort.size - len(cohort.calls), len(cohort.calls)
+            self._complete_if_due(cohort_id)
+            await self._tell(f"cohort {cohort_id} runs without {missing} of its requests: the run is not repeatable")
+
+    def _complete_if_due(self, cohort_id: str) -> None:
+        cohort = self._gathering.get(cohort_id)
+        if cohort is not None and cohort.complete:
+            del self._gathering[cohort_id]
+            self._complete.append(cohort)
+            self._start_next()
+
+    def _start_next(self) -> None:
+        while self._complete and self._running is None and not self._swaps:
+            cohort = self._complete.popleft()
+            ids = sorted(cohort.calls)
+            if not ids:
+                continue
+            try:
+                streams = cohort.engine.generate_together([cohort.calls[each] for each in ids])
+            except EngineError as exc:
+                cohort.error = f"its cohort is refused: {exc}"
+            else:
+                cohort.streams = dict(zip(ids, streams, strict=True))
+                self._running = cohort
+            cohort.decided.set()

@@ -18,7 +18,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +57,12 @@ class Call:
     min_version: int = 0
     cohort_id: str = ""
     cohort_size: int = 0
+
+
+class Generates(Protocol):
+    """Anything that completes a call, in service the GenerationClient."""
+
+    async def generate(self, call: Call) -> Completion: ...
 
 
 @dataclass

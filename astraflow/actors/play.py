@@ -11,8 +11,10 @@ import math
 import time
 from collections.abc import Mapping
 
+from astraflow.actors.cohort_gate import CohortGate
 from astraflow.actors.context import ActorContext
-from astraflow.actors.policy_handle import Generates, RecordedPolicy
+from astraflow.actors.generation import Generates
+from astraflow.actors.policy_handle import RecordedPolicy
 from astraflow.config import PolicySection, SamplingSection
 from astraflow.envs.base import Environment, Outcome
 from astraflow.errors import BusError, EngineError, EnvError
@@ -91,18 +93,23 @@ class Player:
         self,
         ctx: ActorContext,
         envs: Mapping[str, Environment],
-        client: Generates,
+        gate: CohortGate,
         tokenizers: Mapping[str, ChatTokenizer],
     ) -> None:
         self._ctx = ctx
         self._envs = envs
-        self._client = client
+        self._gate = gate
         self._tokenizers = tokenizers
 
     async def play(self, task: Task) -> Episode:
         """One attempt, from task to terminal record. Raises nothing but CancelledError."""
+        async with self._gate.episode(task) as client:
+            return await self._play(task, client)
+
+    async def _play(self, task: Task, client: Generates) -> Episode:
         started_at = time.time()
-        handles = {name: self._handle(task, name, section) for name, section in self._ctx.config.policies.items()}
+        policies = self._ctx.config.policies
+        handles = {name: self._handle(task, name, section, client) for name, section in policies.items()}
         try:
             async with asyncio.timeout(task.deadline_s) as deadline:
                 outcome = await self._envs[task.env].run(task, handles)
@@ -119,12 +126,12 @@ class Player:
                 reason, error = Reason.ENV, f"{type(exc).__name__}: {exc}"
         return self._fail(task, handles, reason, error, started_at)
 
-    def _handle(self, task: Task, name: str, section: PolicySection) -> RecordedPolicy:
+    def _handle(self, task: Task, name: str, section: PolicySection, client: Generates) -> RecordedPolicy:
         return RecordedPolicy(
             policy=name,
             task=task,
             sampling=task.sampling or sampling_of(section.sampling),
-            client=self._client,
+            client=client,
             tokenizer=self._tokenizers[name],
         )
 

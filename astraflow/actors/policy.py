@@ -9,8 +9,6 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import aclosing
 
 from astraflow.actors.cohorts import Cohorts
 from astraflow.actors.context import ActorContext
@@ -27,12 +25,11 @@ from astraflow.actors.metrics import (
     WEIGHTS_PAUSE_S,
     bus_gauges,
 )
+from astraflow.actors.policy_load import load, refused
 from astraflow.actors.reply_stream import ReplyStream
 from astraflow.actors.weight_follower import WeightFollower, follow_heads
-from astraflow.algos.tensors import HostTensor
 from astraflow.bus import Delivery
-from astraflow.engines.base import EngineRequest, PolicyEngine, TokenChunk
-from astraflow.engines.factory import build_engine
+from astraflow.engines.base import EngineRequest, PolicyEngine, TokenStream
 from astraflow.errors import EngineError, WeightsError
 from astraflow.messages import Decoded, GenCancel, GenRequest, Head, MemberState, Metrics
 
@@ -61,7 +58,13 @@ class Replica:
         self._served = asyncio.Condition()
         self.version = head.version
         self._head: Head | None = None  # the newest that is known; None: the watch hasn't told yet
-        self._cohorts = Cohorts() if ctx.config.run.deterministic else None
+        self._cohorts = self._make_cohorts() if ctx.config.run.deterministic else None
+
+    def _make_cohorts(self) -> Cohorts:
+        async def tell(text: str) -> None:
+            await self._ctx.bus.event("warning", "not-repeatable", text)
+
+        return Cohorts(patience_s=2 * self._ctx.config.bus.ack_wait_s, tell=tell)
 
     async def pull(self, group: asyncio.TaskGroup) -> None:
         """Take requests for ever: never more than there are free slots, and none while the weights are too old."""
@@ -150,7 +153,7 @@ class Replica:
             position=request.position,
         )
         try:
-            async for chunk in self._generate(request, call):
+            async for chunk in await self._admitted(request, call):
                 await stream.add(chunk)
         except EngineError as exc:
             if self._engine.load().error:  # not this request's fault: it goes on elsewhere, this process ends
@@ -160,11 +163,14 @@ class Replica:
         except asyncio.CancelledError:
             await stream.goodbye()
             raise
+        finally:
+            if self._cohorts is not None:
+                self._cohorts.ended(engine_id)
 
-    def _generate(self, request: GenRequest, call: EngineRequest) -> AsyncIterator[TokenChunk]:
+    async def _admitted(self, request: GenRequest, call: EngineRequest) -> TokenStream:
         if self._cohorts is None or not request.cohort_id:
             return self._engine.generate(call)
-        return self._cohorts.generate(self._engine, request, call)
+        return await self._cohorts.generate(self._engine, request, call)
 
     async def follow(self) -> None:
         """Swap to each new head, the newest first; a version that can't be used leaves the old one serving."""
@@ -230,7 +236,7 @@ class Replica:
                     pause_s = await self._engine.swap(head.version, changed)
             except WeightsError as exc:
                 self._weights.reset()
-                await _refused(self._ctx, head, f"{exc}; {next_step}")
+                await refused(self._ctx, head, f"{exc}; {next_step}")
             else:
                 self._stale.clear()
                 return pause_s
@@ -252,6 +258,8 @@ class Replica:
             if request_id == cancel.request_id and cancel.attempt in (-1, int(attempt)):
                 stream.cancelled = True  # it may not have reached the engine yet
                 await self._engine.cancel(engine_id)
+                if self._cohorts is not None:
+                    self._cohorts.cancel(engine_id)
                 async with self._served:
                     self._served.notify_all()
 
@@ -277,7 +285,7 @@ class Replica:
 async def run(ctx: ActorContext) -> None:
     """Load, serve until told to stop, hand over."""
     weights = WeightFollower(ctx.bus, ctx.policy)
-    loaded = await ctx.unless_stopped(_load(ctx, weights))
+    loaded = await ctx.unless_stopped(load(ctx, weights))
     if loaded is None:
         return
     engine, head = loaded
@@ -295,39 +303,3 @@ async def run(ctx: ActorContext) -> None:
         _log.info("policy replica drained", extra={"actor": ctx.name})
     finally:
         await engine.stop()
-
-
-async def _load(ctx: ActorContext, weights: WeightFollower) -> tuple[PolicyEngine, Head]:
-    """An engine that serves the newest head that can be read: versions may be purged meanwhile, or damaged."""
-    ctx.waits_for(f"the first weights of {ctx.policy}")
-    async with aclosing(follow_heads(ctx.bus, ctx.policy)) as heads:
-        async for head in heads:
-            ctx.set_state(MemberState.CATCHING_UP)
-            ctx.waits_for("")
-            try:
-                files = await weights.files(head)
-                tensors = await weights.advance(head)
-            except WeightsError as exc:
-                weights.reset()
-                await _refused(ctx, head, f"{exc}; the next version is waited for")
-                ctx.waits_for(f"weights of {ctx.policy} after version {head.version}, which can't be read")
-                continue
-            return await _started(ctx, files, tensors, head), head
-    raise AssertionError("heads are followed for ever")
-
-
-async def _started(
-    ctx: ActorContext, files: dict[str, bytes], tensors: Mapping[str, HostTensor], head: Head
-) -> PolicyEngine:
-    engine = await asyncio.to_thread(build_engine, ctx.policy_section.engine, files, tensors, head.version, ctx.threads)
-    try:
-        await engine.start()
-    except BaseException:
-        await engine.stop()
-        raise
-    return engine
-
-
-async def _refused(ctx: ActorContext, head: Head, why: str) -> None:
-    ctx.last_error = why
-    await ctx.bus.event("warning", "version-refused", f"version {head.version} of {head.policy}: {why}")

@@ -8,23 +8,16 @@ import asyncio
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from astraflow.actors.generation import Call, Completion
+from astraflow.actors.generation import Call, Completion, Generates
 from astraflow.envs.base import ChatMessage, Reply
 from astraflow.messages import Sampling, Task, Trajectory, Turn, array_of
 from astraflow.models.tokenizer import ChatTokenizer
 
 LONG_CHARS, LONG_TOKENS = 8192, 4096  # above these, text takes longer than the loop may be held: 5 ms
-
-
-class Generates(Protocol):
-    """Anything that completes a call, in service the GenerationClient."""
-
-    async def generate(self, call: Call) -> Completion: ...
 
 
 def turn_seed(seed: int, policy: str, turn: int) -> int:

@@ -11,8 +11,9 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from astraflow.actors.cohort_gate import CohortGate
 from astraflow.actors.context import ActorContext
-from astraflow.actors.generation import GenerationClient
+from astraflow.actors.generation import Generates, GenerationClient
 from astraflow.actors.handover import start_work
 from astraflow.actors.metrics import (
     ROLLOUT,
@@ -159,10 +160,19 @@ async def run(ctx: ActorContext) -> None:
     envs = build_envs(ctx)
     try:
         async with GenerationClient.open(ctx) as client:
-            await _serve_all(ctx, client, Player(ctx, envs, client, tokenizers), envs)
+            await _serve_all(ctx, client, Player(ctx, envs, gate_of(ctx, client), tokenizers), envs)
     finally:
         for env in envs.values():
             await env.close()
+
+
+def gate_of(ctx: ActorContext, client: Generates) -> CohortGate:
+    """The gate of this process. A task that is redelivered comes within the ack wait."""
+
+    async def tell(text: str) -> None:
+        await ctx.bus.event("warning", "not-repeatable", text)
+
+    return CohortGate(client, name=ctx.incarnation, patience_s=2 * ctx.config.bus.ack_wait_s, tell=tell)
 
 
 def build_envs(ctx: ActorContext) -> dict[str, Environment]:

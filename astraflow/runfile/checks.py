@@ -4,10 +4,10 @@ No environment is built here (`environments.py`). Assumes that every key by itse
 raises a ConfigError that says how to fix it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from astraflow.algos.feeds import feeds_of
+from astraflow.algos.feeds import feeds_of, players_of
 from astraflow.config import EnvSection, PolicySection, RunConfig, SourceSection, TrainerSection
 from astraflow.runfile.decode import Where, nearest
 
@@ -183,3 +183,31 @@ def _check_deterministic(config: RunConfig, where: Where) -> None:
         if policy.trainer and policy.trainer.max_staleness != 0:
             path = ("policies", name, "trainer", "max_staleness")
             raise where.error(path, f"is {policy.trainer.max_staleness}; run.deterministic needs 0")
+    for env, size, what in _cohorts(config):
+        room = config.node.episodes_per_rollout
+        if size > room:
+            raise where.error(
+                ("node", "episodes_per_rollout"),
+                f"is {room}; run.deterministic plays the {size} episodes of {what} together",
+            )
+        for name in players_of(config, env):
+            if size > (slots := config.policies[name].engine.slots):
+                path = ("policies", name, "engine", "slots")
+                raise where.error(path, f"is {slots}; run.deterministic starts the {size} requests of {what} together")
+
+
+def _cohorts(config: RunConfig) -> Iterator[tuple[str, int, str]]:
+    """(env, tasks at most, its name) of everything that deterministic mode starts together."""
+    for name, section in config.eval.items():
+        yield section.env, section.size * section.repeats, f"an evaluation of {name}"
+    batch = sum(
+        trainer.batch_groups * max(source.group_size for source in config.sources.values() if source.env in fed)
+        for policy, trainer in trainable(config).items()
+        if (fed := {env for env in config.envs if policy in feeds_of(config, env)} & _used(config))
+    )
+    for env in sorted(_used(config)):
+        yield env, batch, "a batch"
+
+
+def _used(config: RunConfig) -> set[str]:
+    return {source.env for source in config.sources.values()}

@@ -89,7 +89,7 @@ async def publish(ctx: ActorContext, *tasks: Task, evaluation: bool = False, pre
 @asynccontextmanager
 async def pool_of(ctx: ActorContext, env: Env) -> AsyncIterator[RolloutPool]:
     """A pool that pulls training and evaluation tasks."""
-    pool = RolloutPool(ctx, Player(ctx, {"game": env}, Three(), {"solver": ToyTokenizer()}))
+    pool = RolloutPool(ctx, Player(ctx, {"game": env}, rollout.gate_of(ctx, Three()), {"solver": ToyTokenizer()}))
     async with asyncio.TaskGroup() as group, asyncio.TaskGroup() as playing:
         consumers = (ctx.bus.topology.task_consumer("game"), ctx.bus.topology.eval_consumer("game"))
         pulls = [group.create_task(rollout._pull(ctx, pool, consumer, playing)) for consumer in consumers]
