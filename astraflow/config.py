@@ -129,6 +129,9 @@ class DataflowSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     max_failed_groups: Annotated[int, _doc("groups in a row without a valid reward before the run stops", ge=1)] = 100
     order: Annotated[Literal["fifo", "edf"], _doc("edf: groups that go stale first are trained first")] = "edf"
     snapshot_every_s: Annotated[float, _doc("seconds between snapshots", gt=0)] = 5.0
+    standbys: Annotated[
+        int, _doc("more dataflow processes that `up` starts; one takes over when the first dies", ge=0)
+    ] = 0
 
 
 class BusSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -142,6 +145,7 @@ class BusSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     region: Annotated[Name, _doc("where this server is; part of stream names")] = "local"
     ack_wait_s: Annotated[float, _doc("a task is redelivered when it is not renewed for this long", gt=0)] = 30.0
     member_ttl_s: Annotated[int, _doc("an actor that is silent for this long is gone", ge=1)] = 6
+    lease_s: Annotated[float, _doc("a dataflow or trainer that is silent for this long can be replaced", ge=0.5)] = 6.0
     silence_s: Annotated[float, _doc("a generation that is silent for this long is continued elsewhere", gt=0)] = 15.0
     request_ttl_s: Annotated[float, _doc("a generation request waits at most this long for a replica", gt=0)] = 600.0
     max_tasks: Annotated[int, _doc("messages in TASKS per environment", ge=1)] = 100_000

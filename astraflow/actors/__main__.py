@@ -1,6 +1,7 @@
 """`python -m astraflow.actors --role …`: one actor process, as a node starts it.
 
-Exit codes: 0 = finished or drained, 3 = a mistake of the user (restarting won't help), 1 = crash.
+Exit codes: 0 = finished or drained, 3 = a mistake of the user (restarting won't help), 4 = fenced: another process took
+over its lease, 1 = crash.
 """
 
 import argparse
@@ -17,13 +18,13 @@ from astraflow.actors.connection import add_flags, from_flags
 from astraflow.actors.context import ActorContext
 from astraflow.actors.heartbeat import Heartbeat
 from astraflow.actors.logs import log_to_stderr
+from astraflow.actors.supervisor import EXIT_FENCED, EXIT_USER
 from astraflow.bus import Bus, BusOptions, Topology, topology_of
 from astraflow.config import from_json
-from astraflow.errors import BusError, ConfigError, TrainingError
+from astraflow.errors import BusError, ConfigError, FencedError, TrainingError
 from astraflow.messages import MemberState, RunRecord
 
 ROLES = ("policy", "rollout", "dataflow", "trainer", "recorder")
-EXIT_USER = 3
 
 _log = logging.getLogger("astraflow.actors")
 
@@ -114,6 +115,9 @@ def main(argv: list[str]) -> int:
     except* (ConfigError, TrainingError) as group:
         sys.stderr.write(f"{first_error(group)}\n")
         code = EXIT_USER
+    except* FencedError as group:
+        sys.stderr.write(f"{first_error(group)}\n")
+        code = EXIT_FENCED
     except* BusError as group:
         sys.stderr.write(f"{first_error(group)}\n")
         code = 1

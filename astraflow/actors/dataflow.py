@@ -3,7 +3,8 @@
 It decides nothing itself. One task, the driver, mutates the core; readers only hand it inputs through a bounded queue.
 Order of every action: append the decision → apply it → act on it; a batch is published before it is applied. On a
 restart the logs are replayed behind the snapshot's cursors, so what was decided or emitted is never decided again.
-Shutdown order: stop reading → snapshot.
+It acts only while it holds the lease (lease.py); a standby waits for that. Shutdown order: stop reading → snapshot →
+release the lease.
 """
 
 import asyncio
@@ -17,10 +18,13 @@ from astraflow.actors.context import ActorContext
 from astraflow.actors.dataflow_restore import Restored, restore
 from astraflow.actors.dataflow_store import StoredState
 from astraflow.actors.failure_streak import FailureStreak
+from astraflow.actors.lease import HeldLease, lease
 from astraflow.actors.metrics import DATAFLOW, DATAFLOW_BUFFERED_GROUPS, EVAL
+from astraflow.actors.owned_key import OwnedKey
 from astraflow.actors.recorded import recorded_floor
 from astraflow.algos.dataflow_core import DataflowCore
 from astraflow.bus import LogEntry
+from astraflow.envs.registry import build_env
 from astraflow.messages import (
     Decision,
     Episode,
@@ -51,8 +55,9 @@ class _Stop(Exception):
 class Dataflow:
     """The driver: the only one that touches the core."""
 
-    def __init__(self, ctx: ActorContext, restored: Restored) -> None:
+    def __init__(self, ctx: ActorContext, held: HeldLease, restored: Restored) -> None:
         self._ctx = ctx
+        self._lease = held
         self._bus = ctx.bus
         self._core: DataflowCore = restored.core
         self._store = restored.store
@@ -60,6 +65,7 @@ class Dataflow:
         self._decisions = restored.decisions
         self._samples = restored.samples
         self._episodes = restored.episodes
+        self._ledgers = {policy: OwnedKey(ctx.bus, f"ledger.{policy}") for policy in restored.samples}
         self._decided = 0
         self._durable_samples: dict[str, int] = {}
         self._inbox: asyncio.Queue[Input] = asyncio.Queue(INBOX_SIZE)
@@ -93,6 +99,7 @@ class Dataflow:
         """Take inputs, act on what follows from them, until the run is over or the actor is stopped."""
         await self._republish()
         while not self._ctx.stopping.is_set():
+            await self._lease.held()
             await self._act()
             if self._core.finished:
                 await self.save()
@@ -189,7 +196,8 @@ class Dataflow:
             await self.save()
 
     async def save(self) -> None:
-        """Snapshot, ledgers, then purge what nobody needs any more."""
+        """Snapshot, ledgers, then purge what nobody needs any more. Raises FencedError if another dataflow leads."""
+        await self._lease.held()
         state = StoredState(
             core=self._core.snapshot(),
             episodes=self._episodes,
@@ -197,9 +205,8 @@ class Dataflow:
             samples={policy: log.cursor for policy, log in self._samples.items()},
         )
         await self._store.save(state)
-        for policy in self._samples:
-            ledger = Ledger(policy=policy, counts=self._core.ledger(policy))
-            await self._bus.kv_put(f"ledger.{policy}", ledger)
+        for policy, key in self._ledgers.items():
+            await key.put(Ledger(policy=policy, counts=self._core.ledger(policy), epoch=self._lease.epoch))
         recorded = await recorded_floor(self._bus)
         await self._store.purge(
             state,
@@ -219,8 +226,17 @@ class Dataflow:
 
 
 async def run(ctx: ActorContext) -> None:
-    """Restore, then drive until the run is over or the actor is stopped."""
-    dataflow = Dataflow(ctx, await restore(ctx))
+    """Wait for the lease, restore, then drive until the run is over or the actor is stopped.
+
+    Raises: FencedError if the lease was lost; CursorError if a log does not fit the snapshot.
+    """
+    envs = {name: await asyncio.to_thread(build_env, section) for name, section in ctx.config.envs.items()}
+    async with lease(ctx, "dataflow") as held:
+        if held is not None:
+            await _lead(ctx, Dataflow(ctx, held, await restore(ctx, envs, epoch=held.epoch)))
+
+
+async def _lead(ctx: ActorContext, dataflow: Dataflow) -> None:
     ctx.set_state(MemberState.READY)
     try:
         async with asyncio.TaskGroup() as group:

@@ -4,7 +4,6 @@ Order: snapshot → batches behind it (their samples are spent) → decisions be
 episodes behind it. Only then may the driver decide again. It publishes nothing.
 """
 
-import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,11 +14,8 @@ from astraflow.actors.owned_log import OwnedLog
 from astraflow.algos.dataflow_core import DataflowCore
 from astraflow.bus import Bus, Cursor
 from astraflow.envs.base import Environment
-from astraflow.envs.registry import build_env
 from astraflow.errors import CursorError
-from astraflow.messages import Decision, Episode, Lease, SampleBatch
-
-LEASE_KEY = "lease.dataflow"
+from astraflow.messages import Decision, Episode, SampleBatch
 
 _log = logging.getLogger(__name__)
 
@@ -30,27 +26,20 @@ class Restored:
 
     core: DataflowCore
     store: DataflowStore
-    envs: dict[str, Environment]
+    envs: Mapping[str, Environment]
     decisions: OwnedLog
     samples: dict[str, OwnedLog]  # per trainable policy
     episodes: Cursor | None
 
 
-async def take_epoch(ctx: ActorContext) -> int:
-    """One higher than any dataflow before. A place for the lease: expiry and standbys build on it."""
-    entry = await ctx.bus.kv_get(LEASE_KEY)
-    last = entry.message.epoch if entry is not None and isinstance(entry.message, Lease) else 0
-    lease = Lease(holder=ctx.incarnation, epoch=last + 1)
-    await ctx.bus.kv_put(LEASE_KEY, lease, expected_revision=entry.revision if entry is not None else 0)
-    return lease.epoch
+async def restore(ctx: ActorContext, envs: Mapping[str, Environment], *, epoch: int) -> Restored:
+    """The state after the last thing that any dataflow of this run did, taken over for lease `epoch`.
 
-
-async def restore(ctx: ActorContext) -> Restored:
-    """The state after the last thing that any dataflow of this run did. Raises CursorError if a log does not fit."""
+    Raises: CursorError if a log does not fit; FencedError if a later dataflow has started.
+    """
     bus, topology, incarnation = ctx.bus, ctx.bus.topology, ctx.record.incarnation
-    envs = {name: await asyncio.to_thread(build_env, section) for name, section in ctx.config.envs.items()}
     sizes = {name: env.size for name, env in envs.items()}
-    store = DataflowStore(bus, incarnation=incarnation, epoch=await take_epoch(ctx))
+    store = DataflowStore(bus, incarnation=incarnation, epoch=epoch)
     stored = await store.load()
     if stored is None:
         core = DataflowCore(ctx.config, incarnation=incarnation, sizes=sizes)

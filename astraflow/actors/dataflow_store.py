@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from astraflow.actors.owned_key import seal
 from astraflow.bus import Bus, Cursor
 from astraflow.errors import BusError
 from astraflow.messages import PartRef, SnapshotPointer
@@ -36,13 +37,16 @@ class DataflowStore:
         self._saved = 0
 
     async def load(self) -> StoredState | None:
-        """The newest snapshot, or None. Raises BusError if its parts are gone or damaged."""
-        entry = await self._bus.kv_get(POINTER_KEY)
-        if entry is None:
+        """The newest snapshot, or None; from now on no older dataflow can store one, and so none can purge.
+
+        Raises: FencedError if a later dataflow has started; BusError if its parts are gone or damaged.
+        """
+        pointer, self._revision = await seal(self._bus, POINTER_KEY, SnapshotPointer, epoch=self._epoch)
+        if pointer is None:
+            self._revision = await self._bus.kv_put(POINTER_KEY, self._pointer((), 0), expected_revision=0)
             return None
-        pointer = entry.message
-        assert isinstance(pointer, SnapshotPointer), pointer
-        self._revision = entry.revision
+        if not pointer.parts:
+            return None
         topology = self._bus.topology
         data = await self._bus.get_parts(topology.snapshots, topology.snapshot_part(), pointer.parts)
         try:
@@ -60,9 +64,13 @@ class DataflowStore:
         parts: tuple[PartRef, ...] = await self._bus.put_parts(
             topology.snapshots, topology.snapshot_part(), data, msg_prefix=prefix
         )
-        pointer = SnapshotPointer(digest="", size_bytes=len(data), parts=parts, epoch=self._epoch, saved_at=time.time())
-        self._revision = await self._bus.kv_put(POINTER_KEY, pointer, expected_revision=self._revision)
+        self._revision = await self._bus.kv_put(
+            POINTER_KEY, self._pointer(parts, len(data)), expected_revision=self._revision
+        )
         await self._bus.purge(topology.snapshots, below_sequence=first, subject=f"{topology.snapshot_part()}.*")
+
+    def _pointer(self, parts: tuple[PartRef, ...], size_bytes: int) -> SnapshotPointer:
+        return SnapshotPointer(digest="", size_bytes=size_bytes, parts=parts, epoch=self._epoch, saved_at=time.time())
 
     async def purge(
         self, state: StoredState, *, floor: int, durable_samples: Mapping[str, int], keep_episodes: bool

@@ -42,7 +42,7 @@ class Role:
 def roles_of(config: RunConfig) -> list[Role]:
     """Every role of a run that lives on one machine. A frozen policy's trainer publishes it once and ends."""
     return [
-        Role(role="dataflow"),
+        Role(role="dataflow", count=1 + config.dataflow.standbys),
         Role(role="recorder"),
         *(Role(role="policy", policy=name, count=p.engine.replicas) for name, p in config.policies.items()),
         *(Role(role="trainer", policy=name) for name in config.policies),

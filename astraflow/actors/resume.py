@@ -1,6 +1,8 @@
 """How a trainer finds its starting point: checkpoint, else newest version on the bus, else base model (DESIGN §8).
 
 It does no training. The version counter never goes back: whatever is resumed is published as a new, higher version.
+Order: lease (the caller's) → head and checkpoints are claimed for its epoch → progress says where training goes on.
+After that no older trainer's head, checkpoint or progress can come to count.
 """
 
 import asyncio
@@ -15,6 +17,7 @@ import msgspec
 from astraflow.actors.checkpoints import Checkpoints, TrainerState
 from astraflow.actors.context import ActorContext
 from astraflow.actors.learner_thread import LearnerThread
+from astraflow.actors.owned_key import OwnedKey
 from astraflow.actors.trained_log import TrainedLog, bytes_up_to
 from astraflow.actors.weight_follower import WeightFollower
 from astraflow.actors.weight_publisher import WeightPublisher
@@ -23,7 +26,7 @@ from astraflow.bus import Cursor
 from astraflow.config import TrainerSection
 from astraflow.learners.base import Learner
 from astraflow.learners.factory import build_learner
-from astraflow.messages import Head, Lease, Progress, VersionStep
+from astraflow.messages import Head, Progress, VersionStep
 from astraflow.models.folder import read_model, write_model
 from astraflow.models.resolve import resolve_model
 
@@ -42,31 +45,34 @@ class Resumed:
     trained: TrainedLog
 
 
+def progress_key(policy: str) -> str:
+    """KV key of a trainer's progress."""
+    return f"progress.{policy}"
+
+
 def policy_folder(run_folder: Path, policy: str) -> Path:
     """Where a policy's checkpoints, trained log and final model are."""
     return run_folder / "policies" / policy
 
 
-async def next_epoch(ctx: ActorContext) -> int:
-    """Take the trainer's lease: its epoch is one higher than any before. Raises FencedError if two start at once."""
-    key = f"lease.trainer-{ctx.policy}"
-    entry = await ctx.bus.kv_get(key)
-    last = entry.message.epoch if entry is not None and isinstance(entry.message, Lease) else 0
-    lease = Lease(holder=ctx.incarnation, epoch=last + 1)
-    await ctx.bus.kv_put(key, lease, expected_revision=entry.revision if entry is not None else 0)
-    return lease.epoch
+async def resume(ctx: ActorContext, section: TrainerSection, publisher: WeightPublisher, progress: Progress) -> Resumed:
+    """Everything a trainer starts from. `progress`: see `last_progress`.
 
-
-async def resume(ctx: ActorContext, section: TrainerSection, publisher: WeightPublisher) -> Resumed:
-    """Everything a trainer starts from."""
+    Raises: FencedError if a later trainer has started; TrainingError, WeightsError if what is there can't be used.
+    """
     ctx.waits_for("")
-    thread = LearnerThread()
-    epoch = await next_epoch(ctx)
-    publisher.epoch = epoch
+    thread, epoch = LearnerThread(), publisher.epoch
     head = await publisher.open()
     folder = policy_folder(ctx.folder, ctx.policy)
-    checkpoints = Checkpoints(folder / "checkpoints", keep=section.keep_checkpoints)
-    path, found, progress = trained_path(folder), checkpoints.newest(), await _progress(ctx)
+    checkpoints = Checkpoints(folder / "checkpoints", keep=section.keep_checkpoints, epoch=epoch)
+    path, found = trained_path(folder), await asyncio.to_thread(checkpoints.newest)
+    if found is not None and _sequence(found[1]) < progress.durable_sequence:
+        text = (
+            f"checkpoint {found[0]} is older than what is kept of {ctx.policy}: a trainer on another disk was further"
+        )
+        await ctx.bus.event("warning", "old-checkpoint", text, batch=found[1].batch, durable=progress.durable_batch)
+        found = None
+    await asyncio.to_thread(checkpoints.claim, found[0] if found is not None else None)
     if found is not None:
         checkpoint, state = found
         learner = await _build(ctx, thread, section, resolve_model(ctx.policy_section.model))
@@ -88,7 +94,7 @@ async def resume(ctx: ActorContext, section: TrainerSection, publisher: WeightPu
         epoch=epoch,
         folder=folder,
         checkpoints=checkpoints,
-        trained=TrainedLog(path, size_bytes=state.trained_bytes),
+        trained=TrainedLog(path, size_bytes=state.trained_bytes, epoch=epoch),
     )
 
 
@@ -97,12 +103,17 @@ def trained_path(folder: Path) -> Path:
     return folder / "trained.jsonl"
 
 
-async def _progress(ctx: ActorContext) -> Progress:
-    """What the trainer before told last."""
-    entry = await ctx.bus.kv_get(f"progress.{ctx.policy}")
+async def last_progress(ctx: ActorContext) -> Progress:
+    """What the trainer before told last; epoch 0 if there was none."""
+    entry = await ctx.bus.kv_get(progress_key(ctx.policy))
     if entry is not None and isinstance(entry.message, Progress):
         return entry.message
     return Progress(policy=ctx.policy, consumed=0, step=0, version=0, epoch=0)
+
+
+def _sequence(state: TrainerState) -> int:
+    """Of its last batch in SAMPLES."""
+    return state.cursor.sequence if state.cursor is not None else 0
 
 
 def _with_version(state: TrainerState, version: int) -> TrainerState:
@@ -145,12 +156,11 @@ def _replace_model(folder: Path, files: Mapping[str, bytes], tensors: Mapping[st
     write_model(folder, files, tensors)
 
 
-async def publish_frozen(ctx: ActorContext) -> None:
+async def publish_frozen(ctx: ActorContext, *, epoch: int) -> None:
     """Publish a policy that is never trained, once, as version 0."""
-    publisher = WeightPublisher(ctx)
-    publisher.epoch = await next_epoch(ctx)
+    publisher = WeightPublisher(ctx, epoch=epoch)
     if await publisher.open() is None:
         files, tensors = await asyncio.to_thread(read_model, resolve_model(ctx.policy_section.model))
         await publisher.publish(tensors, files, version=0, step=0, batch=0, finished=True)
-    done = Progress(policy=ctx.policy, consumed=0, step=0, version=0, epoch=publisher.epoch, finished=True)
-    await ctx.bus.kv_put(f"progress.{ctx.policy}", done)
+    done = Progress(policy=ctx.policy, consumed=0, step=0, version=0, epoch=epoch, finished=True)
+    await OwnedKey(ctx.bus, progress_key(ctx.policy)).put(done)

@@ -32,6 +32,8 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 EXIT_USER = 3
+EXIT_FENCED = 4
+"""Another process took over; a restart waits until it is needed again, so it is no loop."""
 RESTART_WINDOW_S = 600.0
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 0.25, 15.0
 _PR_SET_PDEATHSIG = 1
@@ -164,6 +166,8 @@ class Supervisor:
                 elif code == EXIT_USER:
                     self._fail(child, last_line(child.spec.log_file) or "exit code 3", user_mistake=True)
                     return
+                elif code == EXIT_FENCED:
+                    self._report(f"{child.spec.name} was fenced off and starts again: {last_line(child.spec.log_file)}")
                 else:
                     self._report(f"{child.spec.name} {describe_exit(code)}; see {child.spec.log_file}")
                 await self._pause_before_restart(child, code)

@@ -1,6 +1,7 @@
 """Which tasks were trained, in the surviving lineage: one JSON line per batch, cut back to the checkpoint on resume.
 
-It does not decide what is trained. Invariant: after `open`, the file holds exactly the batches behind the checkpoint.
+It does not decide what is trained. Invariants: after opening, the file holds exactly the batches behind the checkpoint;
+it is a new file under the old name, so a trainer that was replaced and wakes up writes to one that nobody sees.
 """
 
 import hashlib
@@ -16,17 +17,26 @@ from astraflow.messages import SampleBatch
 class TrainedLog:
     """Append-only file of trained batches."""
 
-    def __init__(self, path: Path, *, size_bytes: int) -> None:
-        """Open, and cut off what came after the checkpoint. Raises TrainingError if the file is shorter than that."""
+    def __init__(self, path: Path, *, size_bytes: int, epoch: int) -> None:
+        """Begin anew with what the checkpoint knows. Raises TrainingError if the old file is shorter than that.
+
+        Args:
+            size_bytes: of the old file, behind the checkpoint's last batch.
+            epoch: the trainer's lease epoch.
+        """
         self._path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file: BinaryIO = open(path, "ab")  # noqa: SIM115 - lives as long as the trainer
-        if self._file.tell() < size_bytes:
+        known = _head(path, size_bytes)
+        if len(known) < size_bytes:
             raise TrainingError(
-                f"{path} has {self._file.tell()} bytes, the checkpoint expects {size_bytes}; restore the file that "
+                f"{path} has {len(known)} bytes, the checkpoint expects {size_bytes}; restore the file that "
                 "belongs to the checkpoint, or start afresh with `astraflow up --fresh`"
             )
-        self._file.truncate(size_bytes)
+        temporary = path.with_name(f".{path.name}-{epoch}")
+        self._file: BinaryIO = open(temporary, "wb")  # noqa: SIM115 - lives as long as the trainer
+        self._file.write(known)
+        self.sync()
+        os.replace(temporary, path)
 
     def add(self, batch: SampleBatch, *, step: int, epoch: int) -> None:
         """Note a trained batch."""
@@ -65,6 +75,14 @@ def bytes_up_to(path: Path, batch: int) -> int:
                 break
             size += len(line)
     return size
+
+
+def _head(path: Path, size_bytes: int) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read(size_bytes)
+    except FileNotFoundError:
+        return b""
 
 
 def read_trained_ids(path: Path) -> list[str]:

@@ -1,20 +1,22 @@
 """The trainer actor of one policy: for batch in samples: step → publish → checkpoint.
 
 It takes batches in the order of their numbers and refuses any other; it never chooses data. Publishing a version
-overlaps the next step. A trainer that loses the head or its lease is fenced and exits.
-Shutdown order: finish the step → wait for the publish in flight → checkpoint → close.
+overlaps the next step. A trainer that loses the head or its lease is fenced and exits (lease.py).
+Shutdown order: finish the step → wait for the publish in flight → checkpoint → close → release the lease.
 """
 
 import asyncio
 import shutil
 import time
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from astraflow.actors.checkpoints import TrainerState
 from astraflow.actors.context import ActorContext
+from astraflow.actors.lease import HeldLease, lease
 from astraflow.actors.metrics import (
     TRAIN,
     TRAIN_ADVANTAGE_ABS_MEAN,
@@ -30,7 +32,8 @@ from astraflow.actors.metrics import (
     TRAINER_VERSION,
     named,
 )
-from astraflow.actors.resume import Resumed, publish_frozen, resume
+from astraflow.actors.owned_key import OwnedKey
+from astraflow.actors.resume import Resumed, last_progress, progress_key, publish_frozen, resume
 from astraflow.actors.weight_publisher import RECENT_VERSIONS, WeightPublisher
 from astraflow.bus import LogEntry
 from astraflow.config import TrainerSection
@@ -43,9 +46,10 @@ class Trainer:
     """One policy's training loop and its position."""
 
     def __init__(
-        self, ctx: ActorContext, section: TrainerSection, resumed: Resumed, publisher: WeightPublisher
+        self, ctx: ActorContext, section: TrainerSection, held: HeldLease, resumed: Resumed, publisher: WeightPublisher
     ) -> None:
         self._ctx = ctx
+        self._lease = held
         self._section = section
         self._learner: Learner = resumed.learner
         self._thread = resumed.thread
@@ -57,6 +61,7 @@ class Trainer:
         self._folder = resumed.folder
         self._checkpoints = resumed.checkpoints
         self._trained = resumed.trained
+        self._progress = OwnedKey(ctx.bus, progress_key(ctx.policy))
         self._bad_steps = 0
         self._publishing: asyncio.Task[None] | None = None
 
@@ -67,8 +72,8 @@ class Trainer:
 
     async def train(self, group: asyncio.TaskGroup) -> None:
         """Publish the starting version, then consume batches until done or stopped; never stops inside a step."""
+        await self._tell_progress()  # of this epoch, before anything else is done in it
         await self._publish(group)
-        await self._tell_progress()
         self._ctx.set_state(MemberState.READY)
         stream = self._ctx.bus.topology.samples(self._ctx.policy)
         async with aclosing(self._ctx.bus.read_log(stream, cursor=self._state.cursor)) as entries:
@@ -77,6 +82,7 @@ class Trainer:
                 self._ctx.waits_for(f"batch {self._state.batch + 1}")
                 entry = await self._ctx.unless_stopped(anext(entries))
                 self._ctx.waits_for("")
+                await self._lease.held()
                 if entry is not None:
                     await self._consume(entry, group, wait_s=time.monotonic() - waiting_since)
 
@@ -140,6 +146,7 @@ class Trainer:
     async def _publish(self, group: asyncio.TaskGroup) -> None:
         """Start publishing the current weights, once the previous publish is through."""
         await self.published()
+        await self._lease.held()
         tensors = await self._thread(self._learner.export)
         state = self._state
         self._publishing = group.create_task(
@@ -163,7 +170,10 @@ class Trainer:
         """Make the position durable and tell whoever purges."""
         if self._durable is self._state:
             return
-        self._state = self._durable = await self._thread(self._save, self._state)
+        await self._lease.held()
+        state = await self._thread(self._save, self._state)
+        await self.published()  # a trainer on another disk must find this batch on the bus, if it finds it durable
+        self._state = self._durable = state
         oldest = await asyncio.to_thread(self._checkpoints.oldest)
         self._oldest_cursor = oldest.cursor if oldest is not None else None
         await self._tell_progress()
@@ -178,7 +188,8 @@ class Trainer:
         """Write the final model and say that no newer version will come."""
         await self.published()
         await self.checkpoint()
-        await self._thread(_write_model, self._learner, self._folder / "model")
+        await self._lease.held()
+        await self._thread(partial(_write_model, self._learner, self._folder / "model", epoch=self._epoch))
         await self._tell_progress(finished=True)
 
     async def _tell_progress(self, *, finished: bool = False) -> None:
@@ -199,7 +210,7 @@ class Trainer:
             trained_tasks=count,
             trained_digest=digest,
         )
-        await self._ctx.bus.kv_put(f"progress.{self._ctx.policy}", progress, deadline_s=None)
+        await self._progress.put(progress)
 
     async def _tell_metrics(self, batch: SampleBatch, report: StepReport, *, seconds: float, wait_s: float) -> None:
         samples = batch.samples
@@ -230,9 +241,9 @@ class Trainer:
         )
 
 
-def _write_model(learner: Learner, folder: Path) -> None:
+def _write_model(learner: Learner, folder: Path, *, epoch: int) -> None:
     """The final model, whole or not at all."""
-    temporary = folder.with_name(".tmp-model")
+    temporary = folder.with_name(f".tmp-model-{epoch}")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     learner.export_model(temporary)
@@ -246,14 +257,27 @@ def _dump(path: Path, batch: SampleBatch) -> None:
 
 
 async def run(ctx: ActorContext) -> None:
-    """Train until done, or until told to stop."""
-    section = ctx.policy_section.trainer
-    if section is None:
-        await publish_frozen(ctx)
-        return
-    publisher = WeightPublisher(ctx, full_every=section.full_every)
-    resumed = await resume(ctx, section, publisher)
-    trainer = Trainer(ctx, section, resumed, publisher)
+    """Train until done, or until told to stop; while another trainer holds the policy's lease, wait for it.
+
+    Raises: FencedError if the lease was lost.
+    """
+    async with lease(ctx, f"trainer-{ctx.policy}") as held:
+        if held is None:
+            return
+        section = ctx.policy_section.trainer
+        if section is None:
+            await publish_frozen(ctx, epoch=held.epoch)
+        else:
+            await _train(ctx, section, held)
+
+
+async def _train(ctx: ActorContext, section: TrainerSection, held: HeldLease) -> None:
+    progress = await last_progress(ctx)
+    if progress.finished and progress.step >= section.steps:
+        return  # the trainer before has done it all
+    publisher = WeightPublisher(ctx, epoch=held.epoch, full_every=section.full_every)
+    resumed = await resume(ctx, section, publisher, progress)
+    trainer = Trainer(ctx, section, held, resumed, publisher)
     try:
         async with asyncio.TaskGroup() as publishing:
             await trainer.train(publishing)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from astraflow.actors.context import ActorContext
 from astraflow.actors.metrics import WEIGHTS, WEIGHTS_BYTES, WEIGHTS_PUBLISH_S
+from astraflow.actors.owned_key import seal
 from astraflow.actors.weight_payload import Payload, delta_payload, full_payload
 from astraflow.algos.tensors import HostTensor
-from astraflow.bus import KvEntry
 from astraflow.errors import FencedError
 from astraflow.messages import FileEntry, Head, Manifest, Metrics, VersionKind, VersionStep
 
@@ -49,8 +49,8 @@ class WeightPublisher:
         full_every: versions between fulls, at most.
     """
 
-    def __init__(self, ctx: ActorContext, *, full_every: int = 1) -> None:
-        self.epoch = 0
+    def __init__(self, ctx: ActorContext, *, epoch: int = 0, full_every: int = 1) -> None:
+        self.epoch = epoch
         self._bus = ctx.bus
         self._policy = ctx.policy
         self._full_every = full_every
@@ -63,13 +63,13 @@ class WeightPublisher:
         self._base: _Base | None = None
 
     async def open(self) -> Head | None:
-        """Read the head that is there. Returns None if nothing was published yet."""
-        entry: KvEntry | None = await self._bus.kv_get(f"head.{self._policy}")
-        if entry is None:
+        """Take over the head that is there: from now on an older trainer can't move it. None if there is none yet.
+
+        Raises: FencedError if a later trainer has it.
+        """
+        head, self._head_revision = await seal(self._bus, f"head.{self._policy}", Head, epoch=self.epoch)
+        if head is None:
             return None
-        head = entry.message
-        assert isinstance(head, Head), head
-        self._head_revision = entry.revision
         self._recent = list(head.recent)
         full = await self._bus.log_entry(self._stream, head.full_manifest_sequence)
         if full is not None and isinstance(full.message, Manifest):

@@ -9,9 +9,10 @@ from astraflow.messages.weights import PartRef, VersionStep
 
 
 class MemberState(StrEnum):
-    """joining → catching_up → ready → draining → gone; any state may end in gone."""
+    """joining → (standby →) catching_up → ready → draining → gone; any state may end in gone."""
 
     JOINING = "joining"
+    STANDBY = "standby"  # another actor holds the lease
     CATCHING_UP = "catching_up"
     READY = "ready"
     DRAINING = "draining"
@@ -47,10 +48,13 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
-    """Who may write a log that has one writer. KV key lease.<name>."""
+    """Who may write a log that has one writer. KV key lease.<name>; every renewal writes it anew."""
 
-    holder: str
+    holder: str  # incarnation; "" = released
     epoch: int
+    actor: str = ""  # the holder's name
+    process: str = ""  # which process of which machine that is, see actors/processes.py; "" = unknown
+    lease_s: float = 0.0  # the holder is gone when it has not renewed for this long
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,7 +100,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SnapshotPointer(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the last durable snapshot is. KV key snapshot.dataflow."""
+    """Where the last durable snapshot is. KV key snapshot.dataflow. No parts: a dataflow started and has saved none."""
 
     digest: str
     size_bytes: int
@@ -110,6 +114,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
 
     policy: str
     counts: dict[str, int]  # e.g. issued, emitted, zero-advantage, truncated, infra, late, surplus, stale, expired
+    epoch: int = 0  # lease epoch of the dataflow that counted
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):

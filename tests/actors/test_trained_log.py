@@ -27,13 +27,13 @@ def batch(number: int, *task_ids: str) -> SampleBatch:
 
 
 def test_what_came_after_the_checkpoint_is_cut_off(tmp_path: Path) -> None:
-    log = TrainedLog(tmp_path / "trained.jsonl", size_bytes=0)
+    log = TrainedLog(tmp_path / "trained.jsonl", size_bytes=0, epoch=1)
     log.add(batch(1, "a", "b"), step=1, epoch=1)
     size = log.sync()
     log.add(batch(2, "c"), step=2, epoch=1)
     log.close()
 
-    resumed = TrainedLog(tmp_path / "trained.jsonl", size_bytes=size)
+    resumed = TrainedLog(tmp_path / "trained.jsonl", size_bytes=size, epoch=2)
     resumed.add(batch(2, "d"), step=2, epoch=2)
 
     count, digest = resumed.totals()
@@ -45,7 +45,7 @@ def test_what_came_after_the_checkpoint_is_cut_off(tmp_path: Path) -> None:
 def test_the_digest_does_not_depend_on_the_order_of_training(tmp_path: Path) -> None:
     digests = []
     for name, order in (("x", ("a", "b")), ("y", ("b", "a"))):
-        log = TrainedLog(tmp_path / name, size_bytes=0)
+        log = TrainedLog(tmp_path / name, size_bytes=0, epoch=1)
         log.add(batch(1, *order), step=1, epoch=1)
         digests.append(log.totals())
         log.close()
@@ -55,4 +55,21 @@ def test_the_digest_does_not_depend_on_the_order_of_training(tmp_path: Path) -> 
 def test_a_file_shorter_than_the_checkpoint_says_is_refused(tmp_path: Path) -> None:
     (tmp_path / "trained.jsonl").write_bytes(b"{}\n")
     with pytest.raises(TrainingError, match="has 3 bytes, the checkpoint expects 10"):
-        TrainedLog(tmp_path / "trained.jsonl", size_bytes=10)
+        TrainedLog(tmp_path / "trained.jsonl", size_bytes=10, epoch=2)
+
+
+def test_a_replaced_trainer_that_wakes_up_adds_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "trained.jsonl"
+    old = TrainedLog(path, size_bytes=0, epoch=1)
+    old.add(batch(1, "a"), step=1, epoch=1)
+    size = old.sync()
+    old.add(batch(2, "b"), step=2, epoch=1)
+    new = TrainedLog(path, size_bytes=size, epoch=2)
+    new.add(batch(2, "b"), step=2, epoch=2)
+    new.close()
+
+    old.add(batch(3, "c"), step=3, epoch=1)
+    old.close()
+
+    assert read_trained_ids(path) == ["a", "b"]
+    assert [item.name for item in tmp_path.iterdir()] == ["trained.jsonl"]

@@ -526,3 +526,21 @@ def test_a_failure_before_the_snapshot_is_issued_again_after_the_restore() -> No
     core = DataflowCore.restore(world.config, world.core.snapshot(), sizes={"math": None})
     assert [(d.group_id, d.member, d.attempt) for d in core.plan(0.0)] == [(failed.group_id, failed.member, 1)]
     assert len(core.unfinished()) == 7, "its next attempt isn't decided yet"
+
+
+def test_a_trainer_that_falls_back_makes_no_surplus_of_what_was_issued_before() -> None:
+    world = world_of(filters=(), max_staleness=1, prefetch=1)
+    for index in range(4):
+        world.plan()
+        answer_group(world, index, 1.0, 0.0)
+    for _ in range(2):
+        world.emit("solver")
+        world.train("solver")
+    world.plan()
+    world.trainers["solver"].fall_back(2)
+    world.core.on_progress(world.trainers["solver"].progress())
+    for index in range(4, 8):
+        answer_group(world, index, 1.0, 0.0)
+    read_all(world)
+    ledger = world.core.ledger("solver")
+    assert (ledger["emitted"], ledger["buffered"], ledger.get("surplus", 0)) == (8, 8, 0)

@@ -1,0 +1,102 @@
+"""Where a trainer starts from, on a real server: its own lineage, and never behind what another disk made durable."""
+
+from pathlib import Path
+
+import pytest
+
+from astraflow.actors.context import ActorContext
+from astraflow.actors.resume import Resumed, progress_key, publish_frozen, resume
+from astraflow.actors.trainer import run
+from astraflow.actors.weight_publisher import WeightPublisher
+from astraflow.bus import EmbeddedServer
+from astraflow.config import TrainerSection
+from astraflow.errors import FencedError
+from astraflow.messages import Progress
+from tests.actors.contexts import CONFIG, context
+from tests.actors.test_checkpoints import state
+
+SECTION = TrainerSection(steps=9, learner="toy")
+
+
+async def resumed(ctx: ActorContext, *, epoch: int, durable: int = 0) -> Resumed:
+    """A trainer's start after one whose oldest checkpoint was of batch (and sequence) `durable`."""
+    publisher = WeightPublisher(ctx, epoch=epoch)
+    told = Progress(
+        policy="solver",
+        consumed=9,
+        step=9,
+        version=9,
+        epoch=epoch - 1,
+        durable_batch=durable,
+        durable_sequence=durable,
+    )
+    found = await resume(ctx, SECTION, publisher, told)
+    found.trained.close()
+    return found
+
+
+async def publish(ctx: ActorContext, trainer: Resumed, *, batch: int) -> WeightPublisher:
+    """The trainer's weights as the version after `batch`."""
+    publisher = WeightPublisher(ctx, epoch=trainer.epoch)
+    await publisher.open()
+    await publisher.publish(
+        trainer.learner.export(), trainer.learner.model_files(), version=batch, step=batch, batch=batch
+    )
+    return publisher
+
+
+async def test_a_checkpoint_is_resumed_unless_a_newer_one_is_on_another_disk(
+    nats_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    async with context(nats_server, tmp_path, role="trainer") as ctx:
+        first = await resumed(ctx, epoch=1)
+        assert (first.state.batch, first.state.version) == (0, 0)
+        first.checkpoints.save(first.learner, state(3))
+        await publish(ctx, first, batch=5)
+
+        second = await resumed(ctx, epoch=2, durable=3)
+        assert (second.state.batch, second.state.version) == (3, 6)
+
+        third = await resumed(ctx, epoch=3, durable=5)
+        assert (third.state.batch, third.state.version, third.state.cursor) == (5, 6, None)
+
+
+async def test_from_a_later_start_on_an_older_trainer_moves_no_head_and_saves_no_checkpoint(
+    nats_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    async with context(nats_server, tmp_path, role="trainer") as ctx:
+        old = await resumed(ctx, epoch=1)
+        publisher = await publish(ctx, old, batch=1)
+
+        await resumed(ctx, epoch=2)
+
+        tensors, files = old.learner.export(), old.learner.model_files()
+        with pytest.raises(FencedError, match="moved by another trainer"):
+            await publisher.publish(tensors, files, version=2, step=2, batch=2)
+        with pytest.raises(FencedError, match="lease epoch 2, this process has 1"):
+            old.checkpoints.save(old.learner, state(2))
+        with pytest.raises(FencedError, match="lease epoch 2, this process has 1"):
+            await resumed(ctx, epoch=1)
+
+
+async def test_a_trainer_that_follows_a_finished_one_does_nothing(nats_server: EmbeddedServer, tmp_path: Path) -> None:
+    async with context(nats_server, tmp_path, role="trainer") as ctx:
+        trainer = CONFIG.policies["solver"].trainer
+        assert trainer is not None
+        done = Progress(policy="solver", consumed=3, step=trainer.steps, version=3, epoch=1, finished=True)
+        revision = await ctx.bus.kv_put(progress_key("solver"), done)
+
+        await run(ctx)
+
+        entry = await ctx.bus.kv_get(progress_key("solver"))
+        assert entry is not None
+        assert entry.revision == revision
+        assert await ctx.bus.kv_get("head.solver") is None
+
+
+async def test_two_trainers_of_a_frozen_policy_publish_it_once(nats_server: EmbeddedServer, tmp_path: Path) -> None:
+    async with context(nats_server, tmp_path, role="trainer") as ctx:
+        await publish_frozen(ctx, epoch=1)
+        first = await ctx.bus.log_state(ctx.bus.topology.weights("solver"))
+        await publish_frozen(ctx, epoch=2)
+        assert await ctx.bus.log_state(ctx.bus.topology.weights("solver")) == first

@@ -1,0 +1,151 @@
+"""Standbys and fenced processes on a real run: whoever leads, nothing is lost, repeated or mixed (DESIGN §3 rule 5)."""
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.toyrun import Command, started
+from tests.e2e.processes import batches, kill, pid_of, trained_tasks
+
+GROUPS, MEMBERS = 72, 4
+STEPS = GROUPS // 2
+RUN = f"""\
+[run]
+name = "takeover"
+seed = 3
+
+[policies.solver]
+model = "toy"
+engine = {{ kind = "toy", slots = 8, toy_step_s = 0.002 }}
+sampling = {{ max_new_tokens = 12 }}
+
+[policies.solver.trainer]
+learner = "toy"
+steps = 1000
+batch_groups = 2
+max_staleness = 4
+filters = []
+checkpoint_every = 3
+toy_step_s = 0.3
+
+[envs.game]
+kind = "toy"
+args = {{ size = {GROUPS} }}
+
+[sources.game]
+env = "game"
+group_size = {MEMBERS}
+epochs = 1
+
+[dataflow]
+snapshot_every_s = 0.5
+standbys = 1
+
+[bus]
+ack_wait_s = 1
+member_ttl_s = 2
+silence_s = 2
+lease_s = 1
+"""
+
+
+def assert_trained_once(folder: Path) -> None:
+    """Every task is in the surviving lineage exactly once, and the batches are in order."""
+    expected = {f"game/0/{index}/{member}": 1 for index in range(GROUPS) for member in range(MEMBERS)}
+    assert trained_tasks(folder) == expected
+    assert batches(folder) == list(range(1, STEPS + 1))
+
+
+def leader(command: Command) -> str:
+    """The dataflow that leads: the other one was last seen as the standby."""
+    standby = re.findall(r"dataflow-local-(\d) is standby", command.output)[-1]
+    return f"dataflow-local-{1 - int(standby)}"
+
+
+def command_line(pid: int) -> list[str]:
+    """The arguments of a running process."""
+    return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1]
+
+
+@contextlib.asynccontextmanager
+async def actor(arguments: list[str], *, name: str, folder: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    """An actor with the arguments of another one, under its own name; killed at the end."""
+    changed = list(arguments)
+    changed[changed.index("--name") + 1] = name
+    with (folder / f"{name}.log").open("wb") as output:
+        process = await asyncio.create_subprocess_exec(*changed, cwd=folder, stdout=output, stderr=output)
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+async def test_a_killed_and_a_frozen_dataflow_are_replaced_and_the_frozen_one_is_fenced(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(RUN)
+    async with started(tmp_path, "up", "run.toml") as command:
+        await command.expect("is standby")
+        await command.expect("solver step 3/")
+        killed = leader(command)
+        kill(killed, parent=command.process.pid)
+        await command.expect(f"takes over dataflow from {killed}: its process has ended (epoch 2)")
+        await command.expect(f"{killed} is standby")
+        await command.expect("solver step ")
+
+        frozen = leader(command)
+        pid = pid_of(frozen, parent=command.process.pid)
+        os.kill(pid, signal.SIGSTOP)
+        await command.expect(f"takes over dataflow from {frozen}: it was silent (epoch 3)")
+        for _ in range(3):
+            await command.expect("solver step ")
+        os.kill(pid, signal.SIGCONT)
+        await command.expect(f"{frozen} was fenced off and starts again: ")
+
+        assert await command.end() == 0, command.output
+
+    assert_trained_once(tmp_path / "runs/takeover")
+    summary = json.loads((tmp_path / "runs/takeover/summary.json").read_text())
+    ledger = summary["policies"]["solver"]["ledger"]
+    assert ledger["issued"] == ledger["emitted"] == GROUPS * MEMBERS
+    assert summary["policies"]["solver"]["trained_tasks"] == GROUPS * MEMBERS
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+async def test_two_trainers_of_one_policy_in_one_folder_never_mix(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(RUN.replace("standbys = 1", "standbys = 0"))
+    folder = tmp_path / "runs/takeover"
+    async with started(tmp_path, "up", "run.toml") as command:
+        await command.expect("solver step 4/")
+        pid = pid_of("trainer-local-0", parent=command.process.pid)
+        arguments = command_line(pid)
+        os.kill(pid, signal.SIGSTOP)
+        async with actor(arguments, name="trainer-other-0", folder=tmp_path) as other:
+            await command.expect("trainer-other-0 takes over trainer-solver from trainer-local-0: it was silent")
+            await command.expect("solver step ")
+            os.kill(pid, signal.SIGCONT)
+            await command.expect("trainer-local-0 was fenced off and starts again: ")
+            await command.expect("trainer-local-0 is standby")
+            other.kill()
+            await command.expect(
+                "trainer-local-0 takes over trainer-solver from trainer-other-0: its process has ended"
+            )
+            assert await command.end() == 0, command.output
+
+    assert_trained_once(folder)
+    lines = [json.loads(line) for line in (folder / "policies/solver/trained.jsonl").read_text().splitlines()]
+    epochs = [line["epoch"] for line in lines]
+    assert epochs == sorted(epochs)
+    assert set(epochs) == {1, 2, 3}
+    checkpoints = sorted(item.name for item in (folder / "policies/solver/checkpoints").iterdir() if item.is_dir())
+    assert checkpoints[-1] == f"000003-{STEPS:08d}"
