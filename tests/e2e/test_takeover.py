@@ -30,7 +30,7 @@ sampling = {{ max_new_tokens = 12 }}
 learner = "toy"
 steps = 1000
 batch_groups = 2
-max_staleness = 4
+max_staleness = 20  # so that nothing is dropped for its age
 filters = []
 checkpoint_every = 3
 toy_step_s = 0.3
