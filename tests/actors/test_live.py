@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
-from run_in_progress import CREATED_AT, evaluation, everybody, member, running_bus, train, view_of
 
 from astraflow.actors.live import live_view
 from astraflow.actors.metrics import DATAFLOW, DATAFLOW_CORRECT_ALL, DATAFLOW_REWARD_ALL, POLICY_TOKENS_PER_S
@@ -14,6 +13,7 @@ from astraflow.actors.panel import picture
 from astraflow.actors.plain import eval_line, event_line, member_line, step_line
 from astraflow.actors.view import RunView
 from astraflow.messages import Event, MemberState, Metrics, Progress
+from tests.actors.run_in_progress import CREATED_AT, evaluation, everybody, member, running_bus, train, view_of
 
 AT = CREATED_AT + 252
 

@@ -3,12 +3,11 @@
 import math
 from pathlib import Path
 
-from run_in_progress import CONFIG, everybody, member, view_of
-
 from astraflow.actors.metrics import POLICY_SLOTS, ROLLOUT_SLOTS
 from astraflow.actors.need import Machine, available_memory, choose, lacks_env, machine, offers
 from astraflow.actors.view import RunView
 from astraflow.config import EnvSection
+from tests.actors.run_in_progress import CONFIG, everybody, member, view_of
 
 GIB = 1 << 30
 HERE = Machine(cores=4, memory_bytes=8 * GIB, lacks_engine={}, lacks_env={})

@@ -10,7 +10,6 @@ from functools import cached_property
 from pathlib import Path
 
 import pytest
-from run_in_progress import CONFIG, RECORD, episode, evaluation, member, running_bus, train
 
 from astraflow.actors import recorder
 from astraflow.actors.context import ActorContext
@@ -21,6 +20,7 @@ from astraflow.actors.recorded import recorded_floor
 from astraflow.actors.summary import Summary, read_summary
 from astraflow.bus import Bus, Cursor, EmbeddedServer
 from astraflow.messages import Event, Member, MemberState, Progress, Reason
+from tests.actors.run_in_progress import CONFIG, RECORD, episode, evaluation, member, running_bus, train
 
 LIMIT_S = 30.0  # for waiting; reached only when something is broken
 

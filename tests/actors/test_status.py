@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 
 import pytest
-from run_in_progress import CONFIG, CREATED_AT, RECORD, evaluation, everybody, member, running_bus, train, view_of
 
 from astraflow.actors.metrics import DATAFLOW_BUFFERED_GROUPS, POLICY_TOKENS_PER_S, POLICY_VERSION
 from astraflow.actors.status import read_status, render, status_of, to_json
@@ -13,6 +12,17 @@ from astraflow.actors.view import RunView, Wait
 from astraflow.bus import Bus, topology_of
 from astraflow.errors import ConfigError
 from astraflow.messages import Event, Head, Ledger, Member, MemberState, Progress, RunRecord
+from tests.actors.run_in_progress import (
+    CONFIG,
+    CREATED_AT,
+    RECORD,
+    evaluation,
+    everybody,
+    member,
+    running_bus,
+    train,
+    view_of,
+)
 
 AT = CREATED_AT + 100
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
-from run_in_progress import CONFIG, CREATED_AT, RECORD, episode, evaluation, train
 
 from astraflow.actors.curves import draw_curves, episode_series, smooth
 from astraflow.actors.history import EpisodeTotals, EvalPoint, History
@@ -22,6 +21,7 @@ from astraflow.actors.summary import (
 )
 from astraflow.actors.wording import amount, change, counts, duration, sparkline
 from astraflow.messages import Head, Ledger, Metrics, Progress, Reason
+from tests.actors.run_in_progress import CONFIG, CREATED_AT, RECORD, episode, evaluation, train
 
 FACTS = BusFacts(
     progress={

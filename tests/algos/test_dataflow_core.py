@@ -2,13 +2,13 @@
 
 import msgspec
 import pytest
-from dataflow_world import INCARNATION, World, config_of, episode_of
 
 from astraflow.algos.dataflow_core import REPORT_S, DataflowCore, VerdictKind
 from astraflow.algos.dataflow_snapshot import SNAPSHOT_SCHEMA
 from astraflow.config import DataflowSection, EnvSection, EvalSection, RunConfig, SourceSection, TrainerSection
 from astraflow.errors import ConfigError, CursorError, MessageError
 from astraflow.messages import DecisionKind, Reason
+from tests.algos.dataflow_world import INCARNATION, World, config_of, episode_of
 
 GOOD, BAD = {"solver": 1.0}, {"solver": 0.0}
 

@@ -3,12 +3,12 @@
 from collections import defaultdict
 from functools import cache
 
-from dataflow_world import World, config_of, episode_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astraflow.config import EvalSection, RunConfig, SourceSection, TrainerSection
 from astraflow.messages import Decision, SampleBatch, Task
+from tests.algos.dataflow_world import World, config_of, episode_of
 
 
 def config(**trainer: object) -> RunConfig:

@@ -3,13 +3,13 @@
 import random
 
 import pytest
-from dataflow_world import World, config_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astraflow.algos.ledger import BUFFERED, ISSUED, OPEN, RECORD_COUNTS
 from astraflow.config import DataflowSection, EnvSection, EvalSection, RunConfig, SourceSection, TrainerSection
 from astraflow.messages import Reason
+from tests.algos.dataflow_world import World, config_of
 
 FAULTS = [Reason.INFRA, Reason.TIMEOUT, Reason.ENV, Reason.GRADER, Reason.CANCELLED]
 

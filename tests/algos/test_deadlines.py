@@ -1,8 +1,7 @@
 """Deadlines of attempts."""
 
-from test_groups import group
-
 from astraflow.algos.deadlines import Deadlines
+from tests.algos.test_groups import group
 
 
 def test_a_clock_starts_when_the_task_is_first_seen() -> None:

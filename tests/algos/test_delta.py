@@ -8,7 +8,6 @@ import msgspec
 import numpy as np
 import pytest
 import zstandard
-from delta_models import FLOATS, SPECIAL_BITS, bf16_model, bytes_of, changed_tensor, digests_of, models
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +17,7 @@ from astraflow.algos.shadow import Shadow, apply
 from astraflow.algos.sparse import BLOCK_WORDS, find_changes, merge
 from astraflow.algos.tensors import ITEM_SIZES, HostTensor
 from astraflow.errors import WeightsError
+from tests.algos.delta_models import FLOATS, SPECIAL_BITS, bf16_model, bytes_of, changed_tensor, digests_of, models
 
 Model = dict[str, HostTensor]
 

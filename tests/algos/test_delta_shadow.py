@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from delta_models import bf16_model, bytes_of, changed_tensor, digests_of
 
 from astraflow.algos.shadow import Shadow, apply, apply_chain
 from astraflow.algos.sparse import SparseUpdate, difference
 from astraflow.algos.tensors import HostTensor
 from astraflow.errors import WeightsError
+from tests.algos.delta_models import bf16_model, bytes_of, changed_tensor, digests_of
 
 Model = dict[str, HostTensor]
 

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 
 import pytest
-from dataflow_world import Trainer, World, config_of, episode_of
 
 from astraflow.config import EnvSection, EvalSection, PolicySection, SamplingSection, SourceSection, TrainerSection
 from astraflow.messages import Reason, Sampling
+from tests.algos.dataflow_world import Trainer, World, config_of, episode_of
 
 
 def world_of(*, steps: int = 6, every: int = 2, size: int = 3, repeats: int = 1, temperature: float = 1.0) -> World:

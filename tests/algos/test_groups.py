@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 
 import pytest
-from dataflow_world import config_of, episode_of
 
 from astraflow.algos.groups import OpenGroup, Seat, Taken
 from astraflow.algos.tasks import tasks_of
 from astraflow.messages import Decision, DecisionKind, Reason
+from tests.algos.dataflow_world import config_of, episode_of
 
 ISSUE = Decision(
     kind=DecisionKind.ISSUE, source="train", epoch=0, index=5, group_id="inc/train/0/5", group_size=2,

@@ -1,8 +1,7 @@
 """What is known of a trainer."""
 
-from dataflow_world import Trainer
-
 from astraflow.algos.progress import TrainerView
+from tests.algos.dataflow_world import Trainer
 
 
 def test_a_batch_is_wanted_when_it_is_near_and_has_a_step_left() -> None:

@@ -5,11 +5,11 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from scripted import ScriptedPolicy, task
 
 from astraflow.envs.math_env import MathEnv
 from astraflow.errors import ConfigError, EnvError
 from astraflow.messages import Reason
+from tests.envs.scripted import ScriptedPolicy, task
 
 
 def write_jsonl(path, rows):

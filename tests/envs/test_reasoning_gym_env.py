@@ -5,11 +5,11 @@ import sys
 import time
 
 import pytest
-from scripted import ScriptedPolicy, reply, task
 
 from astraflow.envs.reasoning_gym_env import HASH_ORDERED, UNSAFE_SCORERS, ReasoningGymEnv
 from astraflow.errors import ConfigError, EnvError
 from astraflow.messages import Reason
+from tests.envs.scripted import ScriptedPolicy, reply, task
 
 ONE_DIGIT = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
 

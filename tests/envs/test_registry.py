@@ -5,13 +5,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from scripted import ScriptedPolicy, task
 
 from astraflow.config import EnvSection
 from astraflow.envs import build_env
 from astraflow.envs.math_env import MathEnv
 from astraflow.envs.toy_env import ToyEnv
 from astraflow.errors import ConfigError
+from tests.envs.scripted import ScriptedPolicy, task
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from scripted import ScriptedPolicy, task
 
 from astraflow.envs import ChatMessage, Grade, Reply, SingleTurnEnv
 from astraflow.errors import EnvError
 from astraflow.messages import Reason
+from tests.envs.scripted import ScriptedPolicy, task
 
 
 class EchoEnv(SingleTurnEnv):

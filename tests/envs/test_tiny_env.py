@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from scripted import ScriptedPolicy, reply, task
 
 from astraflow.envs.tiny_env import TinyEnv
 from astraflow.envs.toy_env import ToyEnv
 from astraflow.errors import ConfigError, EnvError
+from tests.envs.scripted import ScriptedPolicy, reply, task
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ import msgspec
 import pytest
 import torch
 import transformers
-from learner_cases import batch, model_folder, sample, section
 
 from astraflow.algos.packing import Costs, plan_micro_batches
 from astraflow.learners.batch import read_batch
 from astraflow.learners.gradients import accumulate_gradients
 from astraflow.learners.model import SHARED_PREFIX_FAMILIES, load_model
 from astraflow.messages import Sample, array_of
+from tests.learners.learner_cases import batch, model_folder, sample, section
 
 CASES = [
     *((family, tied, share) for family in sorted(SHARED_PREFIX_FAMILIES) for tied in (0, 1) for share in (0, 1)),

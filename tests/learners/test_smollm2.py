@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from learner_cases import learner, sample, section
 
 from astraflow.learners.torch_learner import TorchLearner
 from astraflow.messages import Sample
 from astraflow.models.smollm2 import prepare_smollm2
+from tests.learners.learner_cases import learner, sample, section
 
 pytestmark = [pytest.mark.smol, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 import torch
 import transformers
-from learner_cases import DTYPES, as_torch, batch, digest, learner, model_folder, section, state
 
 from astraflow.errors import ConfigError, WeightsError
+from tests.learners.learner_cases import DTYPES, as_torch, batch, digest, learner, model_folder, section, state
 
 
 @pytest.mark.parametrize(("dtype", "kept"), DTYPES)

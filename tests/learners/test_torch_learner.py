@@ -7,10 +7,21 @@ import msgspec
 import pytest
 import torch
 import transformers
-from learner_cases import DTYPES, VOCABULARY, as_torch, batch, digest, learner, model_folder, sample, section, state
 
 from astraflow.errors import MessageError
 from astraflow.messages import Sample, array_of
+from tests.learners.learner_cases import (
+    DTYPES,
+    VOCABULARY,
+    as_torch,
+    batch,
+    digest,
+    learner,
+    model_folder,
+    sample,
+    section,
+    state,
+)
 
 
 @pytest.mark.parametrize(("dtype", "kept"), DTYPES)

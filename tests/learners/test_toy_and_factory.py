@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from learner_cases import model_folder, sample, section
 
 from astraflow.config import TrainerSection
 from astraflow.errors import ConfigError, WeightsError
 from astraflow.learners.factory import build_learner
 from astraflow.learners.torch_learner import TorchLearner
 from astraflow.learners.toy import ToyLearner
+from tests.learners.learner_cases import model_folder, sample, section
 
 
 def weights(one: ToyLearner) -> np.ndarray:
