@@ -144,7 +144,8 @@ def read_summary(path: Path) -> Summary | None:
 
 def render_summary(summary: Summary) -> str:
     """A few lines for people, without colours."""
-    state = "finished" if summary.finished else f"stopped ({summary.stop_reason or 'unknown'}), not finished"
+    why = "" if summary.stop_reason == "stopped" else f" ({summary.stop_reason or 'unknown'})"
+    state = "finished" if summary.finished else f"stopped{why}, not finished"
     lines = [f"run {summary.run}: {state} · {duration(summary.wall_s)}"]
     if summary.wall_s - summary.up_s > 60:
         lines[0] += f", {duration(summary.up_s)} of them running"
