@@ -145,7 +145,7 @@ class Dataflow:
         async with asyncio.TaskGroup() as publishing:
             for decision in self._core.plan(self._now()):
                 await self._decide(decision)
-                self._publish_tasks(decision, publishing)
+                await self._publish_tasks(decision, publishing)
             for policy in self._samples:
                 while (batch := self._core.next_batch(policy)) is not None:
                     await self._emit(batch)
@@ -160,8 +160,10 @@ class Dataflow:
         self._core.apply_decision(decision)
         self._dirty = True
 
-    def _publish_tasks(self, decision: Decision, publishing: asyncio.TaskGroup) -> None:
-        for task in self._core.tasks_of(decision, lambda env, index: self._envs[env].task(index)):
+    async def _publish_tasks(self, decision: Decision, publishing: asyncio.TaskGroup) -> None:
+        """In a thread, because an environment may generate or read a task for long; the driver waits meanwhile."""
+        tasks = await asyncio.to_thread(self._core.tasks_of, decision, lambda env, index: self._envs[env].task(index))
+        for task in tasks:
             publishing.create_task(self._publish_task(task))
 
     async def _publish_task(self, task: Task) -> None:
@@ -173,7 +175,7 @@ class Dataflow:
         """After a restart: every task that has no terminal record yet, under its old id."""
         async with asyncio.TaskGroup() as publishing:
             for decision in self._core.unfinished():
-                self._publish_tasks(decision, publishing)
+                await self._publish_tasks(decision, publishing)
 
     async def _emit(self, batch: SampleBatch) -> None:
         """Publish a numbered batch, then apply it. Raises FencedError if another dataflow emitted meanwhile."""

@@ -4,6 +4,7 @@ Order: snapshot → batches behind it (their samples are spent) → decisions be
 episodes behind it. Only then may the driver decide again. It publishes nothing.
 """
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ async def restore(ctx: ActorContext, envs: Mapping[str, Environment], *, epoch: 
     Raises: CursorError if a log does not fit; FencedError if a later dataflow has started.
     """
     bus, topology, incarnation = ctx.bus, ctx.bus.topology, ctx.record.incarnation
-    sizes = {name: env.size for name, env in envs.items()}
+    sizes = await asyncio.to_thread(_sizes, envs)
     store = DataflowStore(bus, incarnation=incarnation, epoch=epoch)
     stored = await store.load()
     if stored is None:
@@ -94,3 +95,8 @@ async def _catch_up(bus: Bus, core: DataflowCore, cursor: Cursor | None) -> Curs
             core.on_episode(entry.message, entry.sequence)
         cursor = entry.cursor
     return cursor
+
+
+def _sizes(envs: Mapping[str, Environment]) -> dict[str, int | None]:
+    """Number of tasks of each environment; some read their files for it. Blocking."""
+    return {name: env.size for name, env in envs.items()}

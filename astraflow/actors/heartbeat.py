@@ -81,12 +81,13 @@ class Heartbeat:
             runner.run(self._beat_for_ever())
 
     async def _beat_for_ever(self) -> None:
-        """Through any outage of the server: what can't be told in time is told when it is back."""
+        """Through any outage of the server, also one in which there is nothing to connect to."""
         while not self._stop.is_set():
             try:
                 await self._beat()
             except BusError as exc:
-                _log.warning("heartbeat not heard", extra={"actor": self._ctx.name, "error": str(exc)})
+                _log.warning("heartbeat ends its connection", extra={"actor": self._ctx.name, "error": str(exc)})
+                await self._pause(MAX_PERIOD_S)
 
     async def _beat(self) -> None:
         ctx, ttl_s = self._ctx, self._ctx.config.bus.member_ttl_s
@@ -95,13 +96,19 @@ class Heartbeat:
                 lag_s = self._clock.lag_s()
                 frame = self._clock.stuck_frame() if lag_s > STUCK_AFTER_S else ""
                 member = ctx.member(loop_lag_s=lag_s, stuck_frame=frame)
-                await bus.kv_put(f"member.{ctx.name}", member, ttl_s=ttl_s)
-                await self._tell_if_stuck(bus, lag_s, frame)
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(min(ttl_s / 3, MAX_PERIOD_S)):
-                        await self._stop.wait()
+                try:
+                    await bus.kv_put(f"member.{ctx.name}", member, ttl_s=ttl_s, deadline_s=ttl_s)  # it is old then
+                    await self._tell_if_stuck(bus, lag_s, frame)
+                except BusError as exc:
+                    _log.warning("heartbeat not heard", extra={"actor": ctx.name, "error": str(exc)})
+                await self._pause(min(ttl_s / 3, MAX_PERIOD_S))
             ctx.set_state(MemberState.GONE)
-            await bus.kv_put(f"member.{ctx.name}", ctx.member(), ttl_s=ttl_s)
+            await bus.kv_put(f"member.{ctx.name}", ctx.member(), ttl_s=ttl_s, deadline_s=GOODBYE_S)
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stop.wait()
 
     async def _tell_if_stuck(self, bus: Bus, lag_s: float, frame: str) -> None:
         """One event for each time that the loop is blocked."""

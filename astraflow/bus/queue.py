@@ -2,7 +2,7 @@
 
 It decides nothing about the work. Invariants: at any time the server owes us at most what the running `fetch` asked
 for; when `fetch` ends in any way no pull request stays behind, and what had arrived meanwhile is handed back at once;
-what can't be decoded is dead-lettered and never returned. One `fetch` runs at a time, others wait for it.
+what can't be decoded or is of another type is dead-lettered and never returned. One `fetch` runs at a time.
 """
 
 import asyncio
@@ -104,6 +104,7 @@ class WorkQueue:
         self.consumer = consumer
         self.ack_wait_s = topology.limits.ack_wait_s
         self.kept: set[str] = set()  # deliveries that `renew` keeps alive, by the subject of their acks
+        self._expects = topology.row_of_stream[stream].message
         self._link = link
         self._topology = topology
         self._claims = claims
@@ -229,6 +230,8 @@ class WorkQueue:
             try:
                 data = await self._claims.join(msg.subject, headers, msg.data)
                 envelope, message = decode(data)
+                if type(message).__name__ != self._expects:
+                    raise MessageError(f"{envelope.type} {envelope.id} is in {self.stream}, expected {self._expects}")
             except MessageError as exc:
                 await self._dead_letters.add(
                     stream=self.stream, subject=msg.subject, sequence=tokens.stream_sequence, data=msg.data,

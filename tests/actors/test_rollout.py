@@ -15,12 +15,13 @@ from astraflow.actors import rollout
 from astraflow.actors.context import ActorContext
 from astraflow.actors.generation import Call, Completion
 from astraflow.actors.handover import start_work
+from astraflow.actors.metrics import bus_gauges
 from astraflow.actors.play import Player
 from astraflow.actors.rollout import RolloutPool
 from astraflow.bus import Bus, Delivery, EmbeddedServer, Limits, Topology
 from astraflow.config import NodeSection
 from astraflow.envs.base import Outcome, PolicyHandle
-from astraflow.messages import Episode, Reason, Task, VersionSpan
+from astraflow.messages import Episode, Event, Reason, Task, VersionSpan
 from astraflow.models.tokenizer import ToyTokenizer
 from tests.actors.contexts import CONFIG, context
 from tests.support import eventually, make_task
@@ -238,3 +239,21 @@ async def test_what_is_taken_and_not_begun_at_the_end_is_redelivered_at_once(
             while len(again) < 3:
                 again += await queue.fetch(3)
             assert {delivery.attempts for delivery in again} == {2}
+
+
+async def test_a_message_of_another_type_in_the_queue_is_a_dead_letter(
+    nats_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    async with context(nats_server, tmp_path, role="rollout") as ctx, pool_of(ctx, Env(outcome())):
+        stray = Event(level="info", name="stray", text="")
+        await ctx.bus.publish(ctx.bus.topology.task("game"), stray, msg_id="stray")
+        await publish(ctx, task())
+        await eventually(lambda: settled(ctx))
+        assert [letter.reason for letter in await ctx.bus.dead_letters()] == [
+            "event stray is in AF_test_local_TASKS, expected Task"
+        ]
+
+
+def test_what_a_bus_counted_is_in_the_gauges() -> None:
+    counters = {"core.unsent": 2, "core.dropped": 3, "dead_letters.undecodable": 1, "publish.waits.full": 9}
+    assert bus_gauges(counters) == {"bus.dropped": 5, "bus.malformed": 1}
