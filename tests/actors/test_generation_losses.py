@@ -123,3 +123,12 @@ async def test_a_request_that_is_cancelled_before_it_starts_frees_its_slot(
         await asker.ask("next")
         await eventually(lambda: asker.finished("next"))
         assert asker.kinds("early") == []
+
+
+async def test_what_the_bus_of_a_replica_counted_is_in_its_member_record(
+    nats_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    async with replica(nats_server, tmp_path) as (ctx, _), Asker.open(ctx.bus) as asker:
+        for _ in range(2):
+            await asker.ask("a", msg_id="the same")
+        await eventually(lambda: ctx.member().gauges.get("bus.duplicates") == 1)
