@@ -97,7 +97,9 @@ class WeightFollower:
     async def _file(self, manifest: Manifest, entry: FileEntry) -> bytes:
         subject = self._bus.topology.weight_part(manifest.policy, manifest.epoch)
         data = bytes(await self._bus.get_parts(self._stream, subject, entry.parts))
-        if await asyncio.to_thread(_sha256, data) != entry.digest:  # a tokenizer.json has megabytes
+        if (
+            await asyncio.to_thread(hashlib.sha256, data)
+        ).hexdigest() != entry.digest:  # a tokenizer.json has megabytes
             raise WeightsError(f"file {entry.name} of version {manifest.version} does not match its digest")
         return data
 
@@ -115,7 +117,3 @@ def _rebuilt(full: Manifest, payload: bytearray, deltas: list[bytearray]) -> Sha
     if deltas:
         _apply(deltas, shadow)
     return shadow
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()

@@ -149,7 +149,7 @@ class WeightPublisher:
         entries = []
         for name, data in files.items():
             parts = await self._bus.put_parts(self._stream, subject, data, msg_prefix=f"{prefix}/{name}")
-            digest = hashlib.sha256(data).hexdigest()
+            digest = (await asyncio.to_thread(hashlib.sha256, data)).hexdigest()
             entries.append(FileEntry(name=name, digest=digest, size_bytes=len(data), parts=parts))
         return tuple(entries)
 
