@@ -74,7 +74,7 @@ def ppo_clip_loss(
         sums = TokenSums(
             tokens=gap_N.numel(),
             ratio=float(ratio_N.sum()),
-            kl=float((ratio_N - 1.0 - log_ratio_N).sum()),
+            kl=float((torch.expm1(log_ratio_N) - log_ratio_N).clamp_min(0.0).sum()),
             clipped=float(cut_N.sum()),
             mismatch=float(mismatch_N.sum()),
             mismatch_max=float(mismatch_N.max()) if gap_N.numel() else 0.0,
