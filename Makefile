@@ -31,10 +31,10 @@ tiny: $(STAMP) ## teach a tiny model to reverse digits (about a minute)
 	@$(BIN)/astraflow up examples/tiny.toml
 
 test: $(STAMP) ## run all tests
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-fast: $(STAMP) ## run the tests that take less than ten seconds each
-	@$(BIN)/python -m pytest -m 'not slow'
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow'
 
 check: $(STAMP) ## format, lint, types, import layers, async lint
 	@$(BIN)/ruff format --check .

@@ -47,8 +47,8 @@ def test_built_in_kinds(section, kind):
         (EnvSection(kind="no_such_module:Env"), "can't be imported"),
         (EnvSection(kind="json:JSONDecoders"), "did you mean 'JSONDecoder'"),
         (EnvSection(kind="json:dumps"), "has no class 'dumps'"),
-        (EnvSection(kind="test_registry:RaisingEnv"), "no database"),
-        (EnvSection(kind="test_registry:NoEnv", args={"x": 1}), "has no size, task, run, close"),
+        (EnvSection(kind="tests.envs.test_registry:RaisingEnv"), "no database"),
+        (EnvSection(kind="tests.envs.test_registry:NoEnv", args={"x": 1}), "has no size, task, run, close"),
         (EnvSection(kind="astraflow.envs:SingleTurnEnv"), "can't be built"),
     ],
 )
