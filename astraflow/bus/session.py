@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LINGER_S = 0.02
+CLOSE_WITHIN_S = 0.5
 MAX_UNSENT_BYTES = 8 << 20  # above this a sender waits until the socket has taken what is buffered
 _DENIED = re.compile(r'permissions violation for (publish|subscription) to "([^"]+)"')
 
@@ -205,7 +206,9 @@ class Session:
             with suppress(LinkLostError):
                 await self.flush(2.0)
         self.end("closed by us")
-        await self.quiet(self._client.close())
+        with suppress(TimeoutError):  # a TLS connection whose handshake was cut off waits for its end for ever
+            async with asyncio.timeout(CLOSE_WITHIN_S):
+                await self.quiet(self._client.close())
 
     async def _on_reply(self, msg: "Msg") -> None:
         answered = msg.reply if msg.subject == self._echo else msg.subject
