@@ -8,7 +8,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Any
 
 from astraflow.bus.faults import DeniedError, LinkLostError, NoAnswerError
@@ -20,7 +19,6 @@ log = logging.getLogger(__name__)
 
 PING_EVERY_S = 2.0  # a half-open connection is noticed within four times this
 ANSWER_WITHIN_S = 5.0  # requests without an answer fail after this, at the next ping
-CLOSE_FAILED_S = 0.2
 RETRY_FIRST_S, RETRY_MOST_S = 0.05, 1.0
 
 
@@ -61,9 +59,7 @@ async def open_session(options: BusOptions, *, name: str, epoch: int) -> Session
     except (errors.Error, OSError, TimeoutError, ValueError) as exc:
         reason = session.last_error or str(exc) or repr(exc)
         session.end(reason)  # there is nothing to flush
-        with suppress(TimeoutError):  # after a failed TLS handshake nats-py waits for ever to be closed
-            async with asyncio.timeout(CLOSE_FAILED_S):
-                await session.close()
+        await session.close()
         if distrust := why_distrusted(reason, options, name):
             raise DeniedError(distrust) from exc
         raise LinkLostError(f"{options.url} can't be reached: {reason}") from exc
@@ -187,6 +183,9 @@ class Link:
                     await self._bury(session)
                     raise
             except BusError as exc:
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():  # nats-py turns a cancelled connect into an error of its own
+                    raise asyncio.CancelledError from exc
                 level = logging.WARNING if isinstance(exc, DeniedError) else logging.DEBUG
                 log.log(level, "bus.unreachable", extra={"url": self.options.url, "why": str(exc)})
                 await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))
