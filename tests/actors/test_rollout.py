@@ -120,6 +120,7 @@ async def settled(ctx: ActorContext) -> bool:
         (raises(RuntimeError("half a pair \ud800")), Reason.ENV, "half a pair \ufffd"),
         (raises(TimeoutError("the sandbox is slow")), Reason.ENV, "the sandbox is slow"),
     ],
+    ids=["numpy-metrics", "numpy-parts", "half-pairs", "words", "nan", "half-pair-graded", "half-pair-raised", "slow"],
 )
 async def test_whatever_an_environment_does_is_one_episode(
     nats_server: EmbeddedServer, tmp_path: Path, end: Callable[[], Any], reason: Reason, error: str

@@ -44,6 +44,7 @@ def pool():
         ("72", "a\nb\r\n\0 72", True),
         ("72", "72 " + "x" * 5000, False),  # only the end is read
     ],
+    ids=lambda value: "text" if isinstance(value, str) else None,  # what a name of a test can't hold
 )
 def test_verdicts(pool, gold, text, right):
     assert pool.verify(gold, text) is right

@@ -139,7 +139,7 @@ def test_fields_of_a_newer_version_are_ignored_and_missing_ones_take_their_defau
     assert (message.attempt, message.deadline_s, message.feeds) == (0, 600.0, ())
 
 
-@pytest.mark.parametrize("bad", ["\ud800", object(), 1 << 70, {object(): 1}])
+@pytest.mark.parametrize("bad", ["\ud800", object(), 1 << 70, {object(): 1}], ids=["text", "object", "int", "map"])
 def test_what_can_not_be_encoded_is_a_message_error(bad: Any) -> None:
     with pytest.raises(MessageError, match="event a can't be encoded"):
         encode(Event(level="info", name="n", text="t", fields={"bad": bad}), id="a")
