@@ -9,6 +9,7 @@ import asyncio
 import logging
 import math
 import time
+import traceback
 from collections.abc import Mapping
 
 from astraflow.actors.cohort_gate import CohortGate
@@ -122,7 +123,7 @@ class Player:
             if deadline.expired():
                 reason, error = Reason.TIMEOUT, f"not done within {task.deadline_s:g} s"
             else:
-                _log.exception("environment raised", extra={"task": task.id})
+                _log.error("environment raised:\n%s", utf8(traceback.format_exc()), extra={"task": task.id})
                 reason, error = Reason.ENV, f"{type(exc).__name__}: {exc}"
         return self._fail(task, handles, reason, error, started_at)
 
