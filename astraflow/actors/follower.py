@@ -62,9 +62,10 @@ class Follower:
         async for entry in self._bus.read_log(self._bus.topology.metrics, start="first"):
             if isinstance(entry.message, Metrics):
                 previous = self._previous_step_at(entry.message)
-                self.view.history.add(entry.message)
+                taken = self.view.history.add(entry.message)
                 self.changed.set()
-                if entry.sequence > before:
+                config = self.view.config
+                if taken and entry.sequence > before and (config is None or entry.message.policy in config.policies):
                     self._say_metrics(entry.message, previous)
 
     def _previous_step_at(self, metrics: Metrics) -> float | None:

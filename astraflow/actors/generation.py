@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from astraflow.actors.context import ActorContext
-from astraflow.errors import BusError, EngineError
+from astraflow.errors import BusError, EngineError, MessageError
 from astraflow.messages import ChunkKind, GenCancel, GenChunk, GenRequest, Sampling, VersionSpan, array_of
 
 CANCELS_REMEMBERED = 1024
@@ -123,6 +123,26 @@ def _joined(pieces: list[NDArray[T]], dtype: type[T]) -> NDArray[T]:
     return np.concatenate(pieces) if pieces else np.empty(0, dtype)
 
 
+def well_formed(chunk: GenChunk) -> bool:
+    """Whether a chunk's arrays and version spans fit together: C token ids, C finite logprobs, spans over all C."""
+    if chunk.kind is not ChunkKind.TOKENS:
+        return True
+    if chunk.tokens is None or chunk.logprobs is None:
+        return False
+    try:
+        tokens, logprobs = chunk.tokens.numpy(), chunk.logprobs.numpy()
+    except MessageError:
+        return False
+    if (chunk.tokens.dtype, chunk.logprobs.dtype) != ("i4", "f4") or tokens.ndim != 1 or tokens.shape != logprobs.shape:
+        return False
+    reached = chunk.position
+    for span in chunk.versions:
+        if span.start != reached or span.end < span.start or span.version < 0:
+            return False
+        reached = span.end
+    return reached == chunk.position + tokens.size and bool(np.isfinite(logprobs).all()) and bool((tokens >= 0).all())
+
+
 def merge_spans(spans: list[VersionSpan]) -> tuple[VersionSpan, ...]:
     """Join neighbouring spans of the same version."""
     merged: list[VersionSpan] = []
@@ -187,6 +207,9 @@ class GenerationClient:
 
     async def _route(self, chunk: GenChunk) -> None:
         stream = self._streams.get(chunk.request_id)
+        if stream is not None and not well_formed(chunk):
+            self._bus.counters["generation.malformed"] += 1
+            return
         if stream is not None and chunk.attempt == stream.attempt and stream.replica in ("", chunk.replica):
             stream.take(chunk)
             return

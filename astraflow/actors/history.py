@@ -62,15 +62,18 @@ class History:
     def of(self, policy: str) -> PolicyHistory:
         return self.policies.setdefault(policy, PolicyHistory())
 
-    def add(self, metrics: Metrics) -> None:
-        """Take one message in; kinds that have no series are ignored."""
+    def add(self, metrics: Metrics) -> bool:
+        """Take one message in; kinds that have no series are ignored. False: it is absurd, anybody may send metrics."""
+        size = metrics.values.get(EVAL_SIZE, 0)
+        if not (math.isfinite(metrics.at) and math.isfinite(size) and metrics.step >= -1 and metrics.batch >= -1):
+            return False
         if metrics.kind == EVAL:
             point = EvalPoint(
                 step=metrics.step,
                 version=metrics.version,
                 correct=_known(metrics, EVAL_CORRECT),
                 reward=_known(metrics, EVAL_REWARD),
-                size=int(metrics.values.get(EVAL_SIZE, 0)),
+                size=int(size),
             )
             self.of(metrics.policy).evals.setdefault(metrics.labels.get(LABEL_SET, ""), {})[metrics.step] = point
         elif metrics.kind == TRAIN and metrics.values.get(TRAIN_SKIPPED):
@@ -80,6 +83,7 @@ class History:
             known, key = (history.train, metrics.step) if metrics.kind == TRAIN else (history.flow, metrics.batch)
             if key not in known or metrics.lineage >= known[key].lineage:
                 known[key] = metrics
+        return True
 
 
 def _known(metrics: Metrics, name: str) -> float | None:

@@ -9,6 +9,7 @@ import msgspec
 
 from astraflow.messages import Episode, Event, Metrics
 
+TOKEN_BYTES = 4
 _FIELDS = ("at", "kind", "policy", "step", "version", "batch", "lineage", "labels")
 
 
@@ -56,7 +57,7 @@ def episode_line(episode: Episode, *, text: bool = True) -> EpisodeLine:
                 role=trajectory.role,
                 reward=trajectory.reward,
                 reward_parts=dict(trajectory.reward_parts),
-                tokens=sum(turn.completion_tokens.shape[0] for turn in trajectory.turns),
+                tokens=sum(len(turn.completion_tokens.data) // TOKEN_BYTES for turn in trajectory.turns),
                 versions=(min(versions), max(versions)) if versions else (),
                 finish_reason=trajectory.turns[-1].finish_reason if trajectory.turns else "",
                 text=trajectory.text if text else "",
@@ -75,15 +76,20 @@ def episode_line(episode: Episode, *, text: bool = True) -> EpisodeLine:
         error=episode.error,
         eval_set=episode.eval_set,
         eval_round=episode.eval_round,
-        started_at=episode.started_at,
-        ended_at=episode.ended_at,
+        started_at=_time(episode.started_at),
+        ended_at=_time(episode.ended_at),
         metrics=dict(episode.metrics),
     )
 
 
 def metrics_line(metrics: Metrics) -> dict[str, Any]:
     """The message's fields and, next to them, its values under their names: flat, as data frames like it."""
-    return {name: getattr(metrics, name) for name in _FIELDS} | metrics.values
+    return metrics.values | {name: getattr(metrics, name) for name in _FIELDS} | {"at": _time(metrics.at)}
+
+
+def _time(at: float) -> float:
+    """Unix seconds; 0 for what is no time, so that the line can be read again."""
+    return at if math.isfinite(at) else 0.0
 
 
 def metrics_of(line: dict[str, Any]) -> Metrics:
@@ -93,7 +99,7 @@ def metrics_of(line: dict[str, Any]) -> Metrics:
 
 
 def encode_line(line: Episode | Event | Metrics, *, episode_text: bool = True) -> bytes:
-    """One line of JSON with its newline."""
+    """One line of JSON with its newline. Raises TypeError, ValueError or RecursionError for what JSON can't say."""
     view: Any = line
     if isinstance(line, Episode):
         view = episode_line(line, text=episode_text)

@@ -23,7 +23,7 @@ from astraflow.actors.supervisor import Failure, ProcessSpec, Supervisor, last_l
 from astraflow.actors.threads import COMPUTE_ROLES, process_environment, share
 from astraflow.bus import Bus, BusOptions
 from astraflow.config import RunConfig, from_json
-from astraflow.errors import AstraflowError, BusError, ConfigError
+from astraflow.errors import BusError, ConfigError
 from astraflow.messages import MemberState, Progress, RunRecord
 
 DRAIN_ORDER = ("rollout", "policy", "dataflow", "trainer", "recorder")
@@ -199,7 +199,7 @@ async def read_record(bus: Bus) -> RunRecord | None:
 async def _view(view: Callable[[asyncio.Event], Awaitable[None]], over: asyncio.Event, console: Console) -> None:
     try:
         await view(over)
-    except* AstraflowError as group:  # the run goes on without being watched
+    except* Exception as group:  # noqa: BLE001 - the supervisor: the run goes on without being watched
         say(console, f"the live view ended: {group.exceptions[0]}", style="yellow")
 
 

@@ -1,12 +1,14 @@
 """A log that one actor alone writes: every append names the sequence it expects to follow.
 
 It does not know what the messages mean. Invariant: `cursor` is behind the last entry that this process has applied,
-whether it read that entry or wrote it; a foreign write raises FencedError, so two writers never interleave.
+whether it read that entry or wrote it; another writer's entry raises FencedError, so two writers never interleave.
 """
 
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 
 from astraflow.bus import Bus, Cursor, LogEntry
+from astraflow.errors import FencedError
 from astraflow.messages import Decision, SampleBatch
 
 
@@ -27,8 +29,7 @@ class OwnedLog:
     async def open(cls, bus: Bus, *, stream: str, subject: str, cursor: Cursor | None) -> "OwnedLog":
         """`cursor` is the place that a snapshot remembers; None = nothing applied yet."""
         incarnation = (await bus.log_state(stream)).incarnation
-        newest = await bus.last_entry(stream, subject)
-        last = newest.sequence if newest is not None else 0
+        last = await bus.last_sequence(stream, subject)
         return cls(bus, stream=stream, subject=subject, cursor=cursor, incarnation=incarnation, last=last)
 
     async def unapplied(self) -> AsyncIterator[LogEntry]:
@@ -37,10 +38,31 @@ class OwnedLog:
             yield entry
             self.cursor = entry.cursor
 
+    async def _only_junk_since(self) -> bool:
+        """Whether what stands behind our last entry is unreadable, all of it; then the next append goes behind that.
+
+        A writer is fenced by another writer, not by garbage, which reading makes into dead letters.
+        """
+        last = await self._bus.last_sequence(self._stream, self._subject)
+        entries = self._bus.read_log(self._stream, start=self._last + 1, follow=False)
+        async with aclosing(entries):
+            async for entry in entries:
+                if entry.sequence <= last:
+                    return False
+        moved, self._last = last > self._last, last
+        return moved
+
     async def append(self, message: Decision | SampleBatch, *, msg_id: str) -> None:
         """Store durably. Raises FencedError if another process has written since."""
-        ack = await self._bus.publish(
-            self._subject, message, msg_id=msg_id, expected_last_sequence=self._last, deadline_s=None
-        )
+        while True:
+            try:
+                ack = await self._bus.publish(
+                    self._subject, message, msg_id=msg_id, expected_last_sequence=self._last, deadline_s=None
+                )
+            except FencedError:
+                if not await self._only_junk_since():
+                    raise
+            else:
+                break
         self._last = ack.sequence
         self.cursor = Cursor(incarnation=self._incarnation, sequence=ack.sequence, message_id=msg_id)

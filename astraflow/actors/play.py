@@ -16,6 +16,7 @@ from astraflow.actors.cohort_gate import CohortGate
 from astraflow.actors.context import ActorContext
 from astraflow.actors.generation import Generates
 from astraflow.actors.policy_handle import RecordedPolicy
+from astraflow.actors.screening import fault_of_task
 from astraflow.config import PolicySection, SamplingSection
 from astraflow.envs.base import Environment, Outcome
 from astraflow.errors import BusError, EngineError, EnvError
@@ -101,6 +102,10 @@ class Player:
         self._envs = envs
         self._gate = gate
         self._tokenizers = tokenizers
+
+    def fault_of(self, task: Task) -> str:
+        """Why a task can't be played here, whatever comes of it; "" if it can."""
+        return fault_of_task(task, incarnation=self._ctx.record.incarnation, envs=self._envs)
 
     async def play(self, task: Task) -> Episode:
         """One attempt, from task to terminal record. Raises nothing but CancelledError."""

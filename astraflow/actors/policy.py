@@ -27,6 +27,7 @@ from astraflow.actors.metrics import (
 )
 from astraflow.actors.policy_load import load, refused
 from astraflow.actors.reply_stream import ReplyStream
+from astraflow.actors.screening import fault_of_request
 from astraflow.actors.weight_follower import WeightFollower, follow_heads
 from astraflow.bus import Delivery
 from astraflow.engines.base import EngineRequest, PolicyEngine, TokenStream
@@ -37,6 +38,10 @@ REPORT_EVERY_S = 1.0
 AGAIN_S = 1.0  # a second delivery of a request that isn't accepted yet comes back after this
 
 _log = logging.getLogger(__name__)
+
+
+VERSION_WITHIN_S = 30.0  # a request for a newer version holds its slot for this long
+MAX_DELIVERIES = 20
 
 
 class _Stop(Exception):
@@ -107,10 +112,13 @@ class Replica:
 
     async def _handle(self, delivery: Delivery) -> None:
         request = delivery.message
-        assert isinstance(request, GenRequest), request
+        assert isinstance(request, GenRequest), request  # the queue holds no other type
         engine_id = f"{request.id}@{request.attempt}"
+        replies = f"{self._ctx.bus.topology.root}.reply."
         try:
-            if request.expires_at and request.expires_at < time.time():
+            if fault := fault_of_request(request, policy=self._ctx.policy, replies=replies):
+                await delivery.reject(fault)
+            elif request.expires_at and request.expires_at < time.time():
                 await delivery.ack()  # its requester has sent a newer attempt
             elif (stream := self._streams.get(engine_id)) is not None:  # its ack was lost: it is in work
                 await (delivery.ack() if stream.is_accepted else delivery.nak(AGAIN_S))
@@ -128,7 +136,9 @@ class Replica:
     async def _work(self, delivery: Delivery, request: GenRequest, stream: ReplyStream, engine_id: str) -> None:
         try:
             async with delivery.keep_alive():
-                await self._until_serves(request.min_version, stream)
+                if not await self._serves(request, stream):
+                    await self._postpone(delivery, request)
+                    return
                 if not stream.cancelled:
                     await stream.accepted()
         except asyncio.CancelledError:
@@ -138,10 +148,21 @@ class Replica:
         if not stream.cancelled:
             await self._serve(request, stream, engine_id)
 
-    async def _until_serves(self, version: int, stream: ReplyStream) -> None:
+    async def _serves(self, request: GenRequest, stream: ReplyStream) -> bool:
+        """Wait for the version that a request wants; False if it doesn't come soon. A cohort waits for all it takes."""
+        version = request.min_version
         if self.version < version:
-            async with self._served:
-                await self._served.wait_for(lambda: self.version >= version or stream.cancelled)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None if request.cohort_id else VERSION_WITHIN_S), self._served:
+                    await self._served.wait_for(lambda: self.version >= version or stream.cancelled)
+        return self.version >= version or stream.cancelled
+
+    async def _postpone(self, delivery: Delivery, request: GenRequest) -> None:
+        """Free the slot; a request for a version that never comes ends as a dead letter."""
+        if delivery.attempts > MAX_DELIVERIES:
+            await delivery.reject(f"request {request.id[:80]!r} wants version {request.min_version}, which never came")
+        else:
+            await delivery.nak(AGAIN_S)
 
     async def _serve(self, request: GenRequest, stream: ReplyStream, engine_id: str) -> None:
         """Stream a completion to its requester; on cancellation (drain) hand it over."""

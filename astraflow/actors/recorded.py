@@ -1,5 +1,7 @@
 """What the recorders still need of the EPISODES log, for who purges it. It reads member records and keeps no state."""
 
+import math
+
 from astraflow.actors.metrics import RECORDER_EPISODES
 from astraflow.bus import Bus
 from astraflow.messages import Member, MemberState
@@ -13,4 +15,5 @@ async def recorded_floor(bus: Bus) -> int | None:
     """
     members = (entry.message for entry in (await bus.kv_list("member.")).values())
     recorders = [m for m in members if isinstance(m, Member) and m.role == "recorder" and m.state != MemberState.GONE]
-    return min((int(m.gauges.get(RECORDER_EPISODES, 0)) for m in recorders), default=None)
+    places = [m.gauges.get(RECORDER_EPISODES, 0.0) for m in recorders]
+    return min((int(place) if math.isfinite(place) else 0 for place in places), default=None)

@@ -86,10 +86,16 @@ class LogRecorder:
         log = self._bus.read_log(self._stream, cursor=self._cursor, start=self._start, follow=follow)
         async with contextlib.aclosing(log) as entries:
             async for entry in entries:
-                if isinstance(entry.message, Episode | Event | Metrics):
+                if not isinstance(entry.message, Episode | Event | Metrics):
+                    continue
+                try:
                     line = encode_line(entry.message, episode_text=self._episode_text)
-                    await self._queue.put((line, entry.cursor))
-                    self._cursor = entry.cursor
+                except (TypeError, ValueError, RecursionError) as exc:
+                    self._bus.counters["recorder.unwritable"] += 1
+                    _log.warning("entry can't be written", extra={"sequence": entry.sequence, "why": str(exc)})
+                    continue
+                await self._queue.put((line, entry.cursor))
+                self._cursor = entry.cursor
 
     async def _write(self) -> None:
         more = True

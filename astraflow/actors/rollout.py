@@ -90,9 +90,12 @@ class RolloutPool:
 
     async def _play(self, delivery: Delivery) -> None:
         task = delivery.message
-        assert isinstance(task, Task), task
+        assert isinstance(task, Task), task  # the queue holds no other type
         key = (task.id, task.attempt)
         try:
+            if fault := self._player.fault_of(task):
+                await delivery.reject(fault)
+                return
             async with delivery.keep_alive():
                 if (other := self._in_work.get(key)) is not None:
                     published = await self._published_by(other)

@@ -37,7 +37,7 @@ from astraflow.actors.resume import Resumed, last_progress, progress_key, publis
 from astraflow.actors.weight_publisher import RECENT_VERSIONS, WeightPublisher
 from astraflow.bus import LogEntry
 from astraflow.config import TrainerSection
-from astraflow.errors import TrainingError
+from astraflow.errors import MessageError, TrainingError
 from astraflow.learners.base import Learner, StepReport
 from astraflow.messages import MemberState, Metrics, Progress, SampleBatch, VersionStep
 
@@ -97,11 +97,7 @@ class Trainer:
                 "start afresh with `astraflow up --fresh`"
             )
         started = time.monotonic()
-        report = (
-            await self._thread(self._learner.step, batch.samples)
-            if batch.samples
-            else StepReport(trained=False, skip_reason="empty")
-        )
+        report = await self._step(batch)
         self._advance(entry, batch, report)
         if report.trained:
             await self._publish(group)
@@ -111,6 +107,15 @@ class Trainer:
             await self.checkpoint()
         if not report.trained and batch.samples:
             await self._bad_step(batch, report)
+
+    async def _step(self, batch: SampleBatch) -> StepReport:
+        if not batch.samples:
+            return StepReport(trained=False, skip_reason="empty")
+        try:
+            return await self._thread(self._learner.step, batch.samples)
+        except MessageError as exc:
+            self._ctx.last_error = str(exc)
+            return StepReport(trained=False, skip_reason="malformed")
 
     def _advance(self, entry: LogEntry, batch: SampleBatch, report: StepReport) -> None:
         state = self._state

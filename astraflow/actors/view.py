@@ -4,6 +4,7 @@ Pure: it is fed by `status` (once) and `live` (for as long as it runs) and never
 waits for whom and what is missing are made here, so that every view says the same.
 """
 
+import math
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -61,10 +62,10 @@ class RunView:
                 self.ledgers[message.policy] = message
             case Member(state=MemberState.GONE):
                 self.members.pop(message.actor, None)
-                self.gone[message.actor] = message
+                self.gone[message.actor] = _finite(message)
             case Member():
                 self.gone.pop(message.actor, None)
-                self.members[message.actor] = message
+                self.members[message.actor] = _finite(message)
             case None if key.startswith("member."):
                 actor = key.removeprefix("member.")
                 self.gone[actor] = self.members.pop(actor, self.gone.get(actor))
@@ -177,3 +178,10 @@ def _complaints(member: Member) -> list[str]:
     if member.last_error:
         out.append(f"{member.actor}: {member.last_error}")
     return out
+
+
+def _finite(member: Member) -> Member:
+    """The record without numbers that nobody can reckon with: anybody may write one."""
+    gauges = {name: value for name, value in member.gauges.items() if math.isfinite(value)}
+    since, waits_since = (value if abs(value) < 1e12 else 0.0 for value in (member.since, member.waits_since))
+    return msgspec.structs.replace(member, gauges=gauges, since=since, waits_since=waits_since)

@@ -8,6 +8,8 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 
 def duration(seconds: float) -> str:
     """42 → "42 s", 252 → "4 min 12 s", 7500 → "2 h 05 min"; under ten seconds with one decimal."""
+    if not math.isfinite(seconds):
+        return "?"
     if seconds < 9.95:
         return f"{max(seconds, 0.0):.1f} s"
     whole = round(seconds)
@@ -20,6 +22,8 @@ def duration(seconds: float) -> str:
 
 def amount(value: float) -> str:
     """1234 → "1,234", 1234567 → "1.23 M"; a fraction keeps two decimals."""
+    if not math.isfinite(value):
+        return "?"
     if abs(value) >= 1e6:
         return f"{value / 1e6:.2f} M"
     if value == int(value):
@@ -41,6 +45,8 @@ def counts(numbers: dict[str, int]) -> str:
 
 def clock(at: float) -> str:
     """Unix seconds → local time of day, 16:03:59."""
+    if not 0 <= at < 1e11:
+        return "?"
     return time.strftime("%H:%M:%S", time.localtime(at))
 
 

@@ -8,6 +8,8 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+DIGITS = 18  # of an epoch, index or member; Python refuses to read thousands of them
+
 
 @dataclass(frozen=True, order=True)
 class GroupKey:
@@ -31,7 +33,7 @@ def task_id(group: str, member: int) -> str:
 def parse_task_id(text: str) -> tuple[str, GroupKey, int] | None:
     """(incarnation, group key, member), or None for anything that `task_id` didn't write."""
     parts = text.split("/")
-    if len(parts) != 5 or not all(part.isascii() and part.isdigit() for part in parts[2:]):
+    if len(parts) != 5 or not all(part.isascii() and part.isdigit() and len(part) <= DIGITS for part in parts[2:]):
         return None
     key = GroupKey(parts[1], int(parts[2]), int(parts[3]))
     member = int(parts[4])

@@ -184,6 +184,10 @@ class Bus:
         """The newest message on `subject`, None if there is none. Raises MessageError if it is malformed."""
         return await self._logs.last(stream, subject)
 
+    async def last_sequence(self, stream: str, subject: str) -> int:
+        """Of the newest message on `subject`, readable or not; 0 if there is none."""
+        return await self._logs.last_sequence(stream, subject)
+
     async def log_state(self, stream: str) -> LogState:
         """Bounds and incarnation of a stream. Raises BusError if there is none."""
         return await self._logs.state(stream)

@@ -13,6 +13,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
+from astraflow.bus.admit import admit
 from astraflow.bus.claims import ttl_header
 from astraflow.bus.deadletters import DeadLetters
 from astraflow.bus.faults import ApiError, LinkLostError, NoAnswerError
@@ -22,10 +23,14 @@ from astraflow.bus.reader import ConsumerLostError, consume
 from astraflow.bus.retry import RETRY_S, until_answered
 from astraflow.bus.topology import Topology
 from astraflow.errors import FencedError, MessageError
-from astraflow.messages import Message, decode, encode
+from astraflow.messages import Decoded, Message, encode
 
 log = logging.getLogger(__name__)
 
+TYPE_OF_KEY = {  # by the first token of a key; others hold what they like
+    "run": "RunRecord", "head": "Head", "member": "Member", "lease": "Lease", "ledger": "Ledger",
+    "progress": "Progress", "snapshot": "SnapshotPointer", "drain": "Drain",
+}  # fmt: skip
 OPERATION, MARKER = "KV-Operation", "Nats-Marker-Reason"
 DELETE_MARKER_TTL_S = 60.0
 DEADLINE_S = 60.0
@@ -71,7 +76,7 @@ class Kv:
         stored = await self._tail(key)
         if stored is None or _is_marker(stored):
             return None
-        return KvEntry(key, decode(stored.data).message, stored.sequence)
+        return KvEntry(key, self._admit(stored).message, stored.sequence)
 
     async def put(
         self,
@@ -161,7 +166,7 @@ class Kv:
         if _is_marker(stored):
             return KvUpdate(key, None, stored.sequence) if known.pop(key, None) is not None else None
         try:
-            message = decode(stored.data).message
+            message = self._admit(stored).message
         except MessageError as exc:
             await self._dead_letters.add(
                 stream=self._topology.kv, subject=stored.subject, sequence=stored.sequence, data=stored.data,
@@ -170,6 +175,15 @@ class Kv:
             return None
         known[key] = stored.sequence
         return KvUpdate(key, message, stored.sequence)
+
+    def _admit(self, stored: Stored) -> Decoded:
+        """Raises MessageError for what isn't a value of its key."""
+        row = self._topology.row_of_stream[self._topology.kv]
+        decoded = admit(stored.data, row=row, run=self._topology.run)
+        key, name = stored.subject.removeprefix(self._topology.kv_prefix), type(decoded.message).__name__
+        if name != TYPE_OF_KEY.get(key.partition(".")[0], name):
+            raise MessageError(f"KV key {key} holds a {name}")
+        return decoded
 
     async def _store(
         self,

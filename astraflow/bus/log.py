@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from astraflow.bus.admit import admit
 from astraflow.bus.claims import Claims
 from astraflow.bus.deadletters import DeadLetters
 from astraflow.bus.link import Link
@@ -21,7 +22,7 @@ from astraflow.bus.reader import LogState, Raw, read_raw, stream_state
 from astraflow.bus.retry import until_answered
 from astraflow.bus.topology import Topology
 from astraflow.errors import CursorError, MessageError
-from astraflow.messages import Envelope, decode
+from astraflow.messages import Envelope
 
 
 class Cursor(msgspec.Struct, frozen=True):
@@ -94,6 +95,11 @@ class Logs:
         """The newest message on `subject`; None if there is none. Raises MessageError if it is malformed."""
         return await self._get(stream, last_by_subj=subject)
 
+    async def last_sequence(self, stream: str, subject: str) -> int:
+        """Of the newest message on `subject`, readable or not; 0 if there is none."""
+        stored = await until_answered(self._link, partial(read_stored, stream=stream, last_by_subj=subject))
+        return 0 if stored is None else stored.sequence
+
     async def purge(self, stream: str, *, below_sequence: int, subject: str | None = None) -> int:
         """Delete what is below `below_sequence` (on `subject`, which may have wildcards); how many messages went.
 
@@ -115,22 +121,22 @@ class Logs:
         stored = await until_answered(self._link, lambda session: read_stored(session, stream, **where))
         if stored is None:
             return None
-        return await self._decoded(stored, (await self.state(stream)).incarnation)
+        return await self._decoded(stream, stored, (await self.state(stream)).incarnation)
 
     async def _entry(self, stream: str, stored: Stored, incarnation: str) -> LogEntry | None:
         """None for a message that can't be decoded; it becomes a dead letter."""
         try:
-            return await self._decoded(stored, incarnation)
+            return await self._decoded(stream, stored, incarnation)
         except MessageError as exc:
             await self._dead_letters.add(
                 stream=stream, subject=stored.subject, sequence=stored.sequence, data=stored.data, reason=str(exc)
             )
             return None
 
-    async def _decoded(self, stored: Stored, incarnation: str) -> LogEntry:
+    async def _decoded(self, stream: str, stored: Stored, incarnation: str) -> LogEntry:
         data = await self._claims.join(stored.subject, stored.headers, stored.data)
-        envelope, message = decode(data)
-        cursor = Cursor(incarnation, stored.sequence, stored.message_id or envelope.id)
+        envelope, message = admit(data, row=self._topology.row_of_stream[stream], run=self._topology.run)
+        cursor = Cursor(incarnation, stored.sequence, stored.message_id)  # "" if its sender gave none
         return LogEntry(message, envelope, stored.subject, stored.sequence, cursor)
 
     async def _verify(self, stream: str, cursor: Cursor, state: LogState) -> None:

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from astraflow.bus.admit import admit
 from astraflow.bus.background import Background
 from astraflow.bus.claims import CLAIM, Claims
 from astraflow.bus.deadletters import DeadLetters
@@ -24,7 +25,7 @@ from astraflow.bus.link import Link
 from astraflow.bus.session import Session
 from astraflow.bus.topology import Topology
 from astraflow.errors import MessageError
-from astraflow.messages import Envelope, decode
+from astraflow.messages import Envelope
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -65,6 +66,7 @@ class Delivery:
     attempts: int
     _queue: "WorkQueue"
     _reply: str
+    _raw: "Msg"
     _headers: dict[str, str] = field(default_factory=dict)
 
     async def ack(self) -> None:
@@ -78,6 +80,10 @@ class Delivery:
         """Hand it back; it is redelivered after `delay_s`."""
         body = b"-NAK" + (b' {"delay": %d}' % int(delay_s * SECOND_NS) if delay_s > 0 else b"")
         await self._queue.answer(self._reply, body)
+
+    async def reject(self, reason: str) -> None:
+        """It can't be worked on, by anybody: it goes to the dead letters."""
+        await self._queue.bury(self._raw, reason)
 
     async def in_progress(self) -> None:
         """Start the ack wait anew."""
@@ -104,7 +110,6 @@ class WorkQueue:
         self.consumer = consumer
         self.ack_wait_s = topology.limits.ack_wait_s
         self.kept: set[str] = set()  # deliveries that `renew` keeps alive, by the subject of their acks
-        self._expects = topology.row_of_stream[stream].message
         self._link = link
         self._topology = topology
         self._claims = claims
@@ -229,18 +234,21 @@ class WorkQueue:
             tokens = AckTokens.of(msg.reply)
             try:
                 data = await self._claims.join(msg.subject, headers, msg.data)
-                envelope, message = decode(data)
-                if type(message).__name__ != self._expects:
-                    raise MessageError(f"{envelope.type} {envelope.id} is in {self.stream}, expected {self._expects}")
+                row = self._topology.row_of_stream[self.stream]
+                envelope, message = admit(data, row=row, run=self._topology.run)
             except MessageError as exc:
-                await self._dead_letters.add(
-                    stream=self.stream, subject=msg.subject, sequence=tokens.stream_sequence, data=msg.data,
-                    reason=str(exc),
-                )  # fmt: skip
-                await self.answer(msg.reply, b"+TERM")
+                await self.bury(msg, str(exc))
                 continue
-            deliveries.append(Delivery(message, envelope, tokens.delivered, self, msg.reply, headers))
+            deliveries.append(Delivery(message, envelope, tokens.delivered, self, msg.reply, msg, headers))
         return deliveries
+
+    async def bury(self, msg: "Msg", reason: str) -> None:
+        """To the dead letters with it, and out of the queue."""
+        await self._dead_letters.add(
+            stream=self.stream, subject=msg.subject, sequence=AckTokens.of(msg.reply).stream_sequence, data=msg.data,
+            reason=reason,
+        )  # fmt: skip
+        await self.answer(msg.reply, b"+TERM")
 
     def _hand_back(self, messages: "list[Msg]") -> None:
         """Withdraw the pull request and nak what has arrived, without making the caller wait."""

@@ -7,7 +7,8 @@ import pytest
 
 from astraflow.bus import Bus, Cursor, EmbeddedServer, LogEntry, Topology
 from astraflow.errors import BusError, CursorError
-from tests.support import eventually, kill, make_episode, make_topology
+from astraflow.messages import encode
+from tests.support import eventually, kill, make_episode, make_task, make_topology
 
 
 async def _append(bus: Bus, numbers: range, env: str = "math") -> None:
@@ -231,3 +232,23 @@ async def test_a_stream_with_other_settings_is_refused_with_both_values(nats_ser
     async with Bus.connect(nats_server.options, make_topology(max_tasks=6), producer="two") as two:
         with pytest.raises(BusError, match=r"AF_test_local_TASKS has max_msgs_per_subject=5, expected 6; delete"):
             await two.ensure()
+
+
+async def test_a_cursor_at_a_message_without_an_id_can_be_resumed(bus: Bus, topology: Topology) -> None:
+    session = await bus._link.session()
+    data = encode(make_episode(), id="not-in-a-header", run="test", producer="raw")
+    await session.request(topology.episode("math"), data)
+    (entry,) = [entry async for entry in bus.read_log(topology.episodes, follow=False)]
+    assert [e async for e in bus.read_log(topology.episodes, cursor=entry.cursor, follow=False)] == []
+
+
+async def test_what_is_of_another_type_or_run_is_a_dead_letter(bus: Bus, topology: Topology) -> None:
+    session = await bus._link.session()
+    for message, run in ((make_task(), "test"), (make_episode(), "other")):
+        await session.request(topology.episode("math"), encode(message, id="x", run=run, producer="raw"))
+    assert [entry async for entry in bus.read_log(topology.episodes, follow=False)] == []
+    reasons = sorted(letter.reason for letter in await bus.dead_letters())
+    assert reasons == [
+        "Episode 'x' in AF_test_local_EPISODES is of run 'other', this is 'test'",
+        "Task 'x' is in AF_test_local_EPISODES, which holds Episode",
+    ]

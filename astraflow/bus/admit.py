@@ -1,0 +1,21 @@
+"""Whether a stored message belongs where it was found. Pure; what doesn't becomes a dead letter at the caller.
+
+It doesn't judge the message's fields: that is for who works on it.
+"""
+
+from astraflow.bus.rows import Row
+from astraflow.errors import MessageError
+from astraflow.messages import Decoded, decode
+
+
+def admit(data: bytes, *, row: Row, run: str) -> Decoded:
+    """Decode a message of `row`'s stream. Raises MessageError: malformed, of another type, or of another run."""
+    decoded = decode(data)
+    name = type(decoded.message).__name__
+    if name not in row.message.split(", "):
+        raise MessageError(f"{name} {decoded.envelope.id!r} is in {row.stream}, which holds {row.message}")
+    if decoded.envelope.run not in ("", run):
+        raise MessageError(
+            f"{name} {decoded.envelope.id!r} in {row.stream} is of run {decoded.envelope.run!r}, this is {run!r}"
+        )
+    return decoded
