@@ -13,7 +13,7 @@ def admit(data: bytes, *, row: Row, run: str) -> Decoded:
     decoded = decode(data)
     name = type(decoded.message).__name__
     if name not in row.message.split(", "):
-        raise MessageError(f"{name} {decoded.envelope.id!r} is in {row.stream}, which holds {row.message}")
+        raise MessageError(f"{name} {decoded.envelope.id!r} is in {row.stream}, expected {row.message}")
     if decoded.envelope.run not in ("", run):
         raise MessageError(
             f"{name} {decoded.envelope.id!r} in {row.stream} is of run {decoded.envelope.run!r}, this is {run!r}"

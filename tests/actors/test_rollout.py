@@ -251,7 +251,7 @@ async def test_a_message_of_another_type_in_the_queue_is_a_dead_letter(
         await publish(ctx, task())
         await eventually(lambda: settled(ctx))
         assert [letter.reason for letter in await ctx.bus.dead_letters()] == [
-            "event stray is in AF_test_local_TASKS, expected Task"
+            "Event 'stray' is in AF_test_local_TASKS, expected Task"
         ]
 
 

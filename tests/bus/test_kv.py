@@ -76,13 +76,13 @@ async def test_a_key_that_was_deleted_or_expired_can_be_created_again(bus: Bus) 
 
 
 async def test_an_expiry_reaches_the_watcher_within_a_second_of_the_ttl(bus: Bus) -> None:
-    updates = bus.kv_watch("member.")
+    updates = bus.kv_watch("any.")
     await _until_caught_up(updates)
-    await bus.kv_put("member.a", _lease("x"), ttl_s=1)
+    await bus.kv_put("any.a", _lease("x"), ttl_s=1)
     assert (await anext(updates)).message == _lease("x")
     start = asyncio.get_running_loop().time()
     gone = await anext(updates)
-    assert (gone.key, gone.message) == ("member.a", None)
+    assert (gone.key, gone.message) == ("any.a", None)
     assert 0.5 < asyncio.get_running_loop().time() - start < 2.5
 
 
@@ -95,48 +95,48 @@ async def test_a_renewed_key_does_not_expire(bus: Bus) -> None:
 
 
 async def test_a_watch_tells_values_then_caught_up_then_changes(bus: Bus) -> None:
-    await bus.kv_put("head.a", _lease("1"))
-    await bus.kv_put("head.b", _lease("2"))
+    await bus.kv_put("some.a", _lease("1"))
+    await bus.kv_put("some.b", _lease("2"))
     await bus.kv_put("other.c", _lease("3"))
-    updates = bus.kv_watch("head.")
-    assert await _until_caught_up(updates) == {"head.a": _lease("1"), "head.b": _lease("2")}
-    await bus.kv_put("head.a", _lease("4"))
+    updates = bus.kv_watch("some.")
+    assert await _until_caught_up(updates) == {"some.a": _lease("1"), "some.b": _lease("2")}
+    await bus.kv_put("some.a", _lease("4"))
     assert (await anext(updates)).message == _lease("4")
-    await bus.kv_delete("head.b")
+    await bus.kv_delete("some.b")
     gone = await anext(updates)
-    assert (gone.key, gone.message) == ("head.b", None)
+    assert (gone.key, gone.message) == ("some.b", None)
     await updates.aclose()
 
 
 async def test_an_empty_watch_is_caught_up_at_once(bus: Bus) -> None:
     async with asyncio.timeout(2):
-        assert await _until_caught_up(bus.kv_watch("head.")) == {}
+        assert await _until_caught_up(bus.kv_watch("some.")) == {}
 
 
 async def test_prefixes_are_whole_tokens(bus: Bus) -> None:
-    for key in ("run", "runner", "head.solver", "head.solver-2", "head.solver.sub"):
+    for key in ("plain", "runner", "some.solver", "some.solver-2", "some.solver.sub"):
         await bus.kv_put(key, _lease(key))
-    assert set(await bus.kv_list("run")) == {"run"}
-    assert set(await bus.kv_list("head.solver")) == {"head.solver", "head.solver.sub"}
-    assert set(await bus.kv_list("head.")) == {"head.solver", "head.solver-2", "head.solver.sub"}
+    assert set(await bus.kv_list("plain")) == {"plain"}
+    assert set(await bus.kv_list("some.solver")) == {"some.solver", "some.solver.sub"}
+    assert set(await bus.kv_list("some.")) == {"some.solver", "some.solver-2", "some.solver.sub"}
     assert len(await bus.kv_list("")) == 5
 
 
 async def test_a_watch_goes_on_after_kill_9_of_the_server_and_misses_nothing(
     bus: Bus, topology: Topology, nats_server: EmbeddedServer
 ) -> None:
-    await bus.kv_put("head.a", _lease("1"))
-    await bus.kv_put("member.b", _lease("b"), ttl_s=1)
+    await bus.kv_put("some.a", _lease("1"))
+    await bus.kv_put("any.b", _lease("b"), ttl_s=1)
     updates = bus.kv_watch("")
     await _until_caught_up(updates)
     await kill(nats_server)
     await nats_server.start()
-    await bus.kv_put("head.a", _lease("2"))
-    seen: dict[str, object] = {"head.a": _lease("1"), "member.b": _lease("b")}
+    await bus.kv_put("some.a", _lease("2"))
+    seen: dict[str, object] = {"some.a": _lease("1"), "any.b": _lease("b")}
     async with asyncio.timeout(5):
         async for update in updates:
             seen[update.key] = update.message
-            if seen == {"head.a": _lease("2"), "member.b": None}:
+            if seen == {"some.a": _lease("2"), "any.b": None}:
                 break
     await updates.aclose()
 
@@ -144,26 +144,26 @@ async def test_a_watch_goes_on_after_kill_9_of_the_server_and_misses_nothing(
 async def test_what_vanished_without_a_marker_is_told_as_deleted_after_a_reconnect(
     bus: Bus, topology: Topology, nats_server: EmbeddedServer
 ) -> None:
-    await bus.kv_put("head.a", _lease("1"))
-    updates = bus.kv_watch("head.")
+    await bus.kv_put("some.a", _lease("1"))
+    updates = bus.kv_watch("some.")
     await _until_caught_up(updates)
     session = await bus._link.session()
-    await session.api(f"STREAM.PURGE.{topology.kv}", {"filter": topology.kv_subject("head.a")})
+    await session.api(f"STREAM.PURGE.{topology.kv}", {"filter": topology.kv_subject("some.a")})
     await kill(nats_server)
     await nats_server.start()
     async with asyncio.timeout(5):
         gone = await anext(updates)
-    assert (gone.key, gone.message) == ("head.a", None)
+    assert (gone.key, gone.message) == ("some.a", None)
     await updates.aclose()
 
 
 async def test_a_malformed_value_is_skipped_by_lists_and_named_by_get(bus: Bus, topology: Topology) -> None:
-    await bus._publisher.store(topology.kv_subject("head.bad"), b"garbage", stream=topology.kv, msg_id="bad")
-    await bus.kv_put("head.good", _lease("1"))
-    assert set(await bus.kv_list("head.")) == {"head.good"}
+    await bus._publisher.store(topology.kv_subject("some.bad"), b"garbage", stream=topology.kv, msg_id="bad")
+    await bus.kv_put("some.good", _lease("1"))
+    assert set(await bus.kv_list("some.")) == {"some.good"}
     assert bus.counters["dead_letters.KV"] == 1
     with pytest.raises(MessageError):
-        await bus.kv_get("head.bad")
+        await bus.kv_get("some.bad")
 
 
 async def test_bad_keys_and_huge_values_are_refused(bus: Bus) -> None:

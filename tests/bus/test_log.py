@@ -250,5 +250,5 @@ async def test_what_is_of_another_type_or_run_is_a_dead_letter(bus: Bus, topolog
     reasons = sorted(letter.reason for letter in await bus.dead_letters())
     assert reasons == [
         "Episode 'x' in AF_test_local_EPISODES is of run 'other', this is 'test'",
-        "Task 'x' is in AF_test_local_EPISODES, which holds Episode",
+        "Task 'x' is in AF_test_local_EPISODES, expected Episode",
     ]
