@@ -101,4 +101,4 @@ async def test_a_run_under_fire_goes_on_to_its_end_and_no_actor_stops(tmp_path: 
     assert "ended with exit code" not in command.output, command.output
     assert found["task"] > 20
     summary = json.loads((tmp_path / "runs/hostile/summary.json").read_text())
-    assert summary["policies"]["solver"]["step"] == STEPS
+    assert summary["policies"]["solver"]["steps"] == STEPS
