@@ -13,6 +13,7 @@ import pytest
 
 from tests.cli.toyrun import Command, started
 from tests.e2e.processes import batches, kill, pid_of, trained_tasks
+from tests.support import eventually
 
 GROUPS, MEMBERS = 72, 4
 STEPS = GROUPS // 2
@@ -138,6 +139,8 @@ async def test_two_trainers_of_one_policy_in_one_folder_never_mix(tmp_path: Path
             os.kill(pid, signal.SIGCONT)
             await command.expect("trainer-local-0 was fenced off and starts again: ")
             await command.expect("trainer-local-0 is standby")
+            checkpoints = folder / "policies/solver/checkpoints"
+            await eventually(lambda: list(checkpoints.glob("000002-*")), within_s=20)  # its work outlives it
             other.kill()
             await command.expect(
                 "trainer-local-0 takes over trainer-solver from trainer-other-0: its process has ended"
@@ -149,5 +152,5 @@ async def test_two_trainers_of_one_policy_in_one_folder_never_mix(tmp_path: Path
     epochs = [line["epoch"] for line in lines]
     assert epochs == sorted(epochs)
     assert set(epochs) == {1, 2, 3}
-    checkpoints = sorted(item.name for item in (folder / "policies/solver/checkpoints").iterdir() if item.is_dir())
-    assert checkpoints[-1] == f"000003-{STEPS:08d}"
+    names = sorted(item.name for item in checkpoints.iterdir() if item.is_dir())
+    assert names[-1] == f"000003-{STEPS:08d}"
