@@ -1,0 +1,32 @@
+"""examples/tiny.toml, as a user runs it: separate processes teach a real (tiny) model by reinforcement."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.toyrun import finished, sets
+
+EXAMPLE = Path(__file__).parents[2] / "examples/tiny.toml"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+async def test_the_tiny_example_learns_and_its_model_can_be_loaded(tmp_path: Path) -> None:
+    overrides = sets("policies.solver.trainer.steps=50", "eval.held-out.every_steps=0")
+    code, output = await finished(tmp_path, "up", str(EXAMPLE), *overrides, within_s=380)
+    assert code == 0, output
+
+    run = tmp_path / "runs/tiny"
+    solver = json.loads((run / "summary.json").read_text())["policies"]["solver"]
+    before, after = (solver["eval"]["held-out"][when]["correct"] for when in ("before", "after"))
+    assert after >= 0.88, output
+    assert after >= before + 0.1, output
+    assert solver["trained_tasks"] == 50 * 32 * 8
+    assert solver["staleness_max"] <= 1
+    assert (run / "reward-curve.png").read_bytes().startswith(b"\x89PNG")
+
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(run / "policies/solver/model", local_files_only=True)
+    assert model.num_parameters() > 500_000
