@@ -22,6 +22,7 @@ from astraflow.actors.owned_key import check_epoch
 from astraflow.bus import Cursor
 from astraflow.errors import TrainingError
 from astraflow.learners.base import Learner
+from astraflow.learners.durable import sync, write_durably
 from astraflow.messages import VersionStep
 
 STATE_FILE, LINEAGE_FILE = "trainer.json", "lineage.json"
@@ -103,9 +104,9 @@ class Checkpoints:
         self._folder.mkdir(parents=True, exist_ok=True)
         lineage = Lineage(epoch=self._epoch, base=_place(base.name) if base is not None else None)
         temporary = self._folder / f".tmp-{self._epoch:06d}-{LINEAGE_FILE}"
-        _write_durably(temporary, msgspec.json.encode(lineage))
+        write_durably(temporary, msgspec.json.encode(lineage))
         os.replace(temporary, self._folder / LINEAGE_FILE)
-        _sync_folder(self._folder)
+        sync(self._folder)
         for leftover in self._folder.glob(".tmp-*"):
             shutil.rmtree(leftover, ignore_errors=True)
 
@@ -121,7 +122,7 @@ class Checkpoints:
         try:
             temporary.mkdir()
             learner.save(temporary)
-            _write_durably(temporary / STATE_FILE, msgspec.json.encode(state))
+            write_durably(temporary / STATE_FILE, msgspec.json.encode(state))
             self._check()
             shutil.rmtree(final, ignore_errors=True)
             os.rename(temporary, final)
@@ -129,7 +130,7 @@ class Checkpoints:
             self._check()  # a newer trainer has removed the temporary folder
             shutil.rmtree(temporary, ignore_errors=True)
             raise
-        _sync_folder(self._folder)
+        sync(self._folder)
         self._check()
         self._prune()
         return final
@@ -172,19 +173,3 @@ def _read_state(folder: Path) -> TrainerState:
         return msgspec.json.decode((folder / STATE_FILE).read_bytes(), type=TrainerState)
     except (OSError, msgspec.MsgspecError) as exc:
         raise TrainingError(f"checkpoint {folder} can't be read: {exc}; delete it to use an older one") from exc
-
-
-def _write_durably(path: Path, data: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
