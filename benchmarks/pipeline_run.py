@@ -19,7 +19,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from processes import children, cpu_s
 
-from astraflow.actors.runfolder import Owner, RunFolder
+from astraflow.actors.node.runfolder import Owner, RunFolder
 from astraflow.bus import Bus, BusOptions, topology_of
 from astraflow.messages import Progress
 from astraflow.runfile import load

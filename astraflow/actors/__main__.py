@@ -14,11 +14,11 @@ import signal
 import sys
 from pathlib import Path
 
-from astraflow.actors.connection import add_flags, from_flags
-from astraflow.actors.context import ActorContext
-from astraflow.actors.heartbeat import Heartbeat
-from astraflow.actors.logs import log_to_stderr
-from astraflow.actors.supervisor import EXIT_FENCED, EXIT_USER
+from astraflow.actors.base.connection import add_flags, from_flags
+from astraflow.actors.base.context import ActorContext
+from astraflow.actors.base.heartbeat import Heartbeat
+from astraflow.actors.base.logs import log_to_stderr
+from astraflow.actors.node.supervisor import EXIT_FENCED, EXIT_USER
 from astraflow.bus import Bus, BusOptions, Topology, topology_of
 from astraflow.config import from_json
 from astraflow.errors import BusError, ConfigError, FencedError, TrainingError
@@ -83,7 +83,7 @@ async def act(args: argparse.Namespace) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, ctx.stop, "drain")
-        role = importlib.import_module(f"astraflow.actors.{args.role}")
+        role = importlib.import_module(f"astraflow.actors.{args.role}.actor")
         async with Heartbeat(ctx, options), asyncio.TaskGroup() as group:
             watcher = group.create_task(watch_run(ctx))
             await role.run(ctx)

@@ -215,7 +215,7 @@ class DataflowCore:
         return parsed is not None and self._state.is_closed(parsed[1])
 
     def batch_metrics(self, policy: str) -> dict[str, float]:
-        """Metric values (kind dataflow) of the policy's last batch; names are those of actors/metrics.py."""
+        """Metric values (kind dataflow) of the policy's last batch; names are those of actors/base/metrics.py."""
         return self._state.flows[policy].batch_values()
 
     # --- evaluations, the end, and what people want to know ---

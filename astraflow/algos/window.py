@@ -1,7 +1,7 @@
 """Sums over one policy's training episodes since its previous batch, for metrics.
 
 Not in snapshots: after a restart the first batch's numbers cover what this process saw. Names are those of the table
-in actors/metrics.py.
+in actors/base/metrics.py.
 """
 
 import math

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from astraflow.errors import ConfigError
 
 if TYPE_CHECKING:
-    from astraflow.actors.connection import Connection
+    from astraflow.actors.base.connection import Connection
 
 CONNECTION_FLAGS = (
     ("--token-file", "token_file", "file with the server's token; the token itself: ASTRAFLOW_TOKEN"),
@@ -60,7 +60,7 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
 
 def connection_of(args: argparse.Namespace, url: str) -> "Connection":
     """The connection that the flags describe. Raises ConfigError for an address that isn't one."""
-    from astraflow.actors.connection import TOKEN_VARIABLE, Connection
+    from astraflow.actors.base.connection import TOKEN_VARIABLE, Connection
 
     if not url.startswith(("nats://", "tls://", "ws://", "wss://")):
         raise ConfigError(f"server address {url!r} is not like nats://HOST:PORT")

@@ -13,8 +13,8 @@ from astraflow.cli.where import add_where, run_bus, where
 from astraflow.errors import BusError, ConfigError
 
 if TYPE_CHECKING:
-    from astraflow.actors.connection import Connection
-    from astraflow.actors.view import RunView
+    from astraflow.actors.base.connection import Connection
+    from astraflow.actors.view.run import RunView
 
 UP_NODE = "local"
 MARGIN_S = 10.0
@@ -43,8 +43,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _drain(connection: "Connection", run_name: str, target: str, *, wait: bool) -> None:
-    from astraflow.actors.orders import left, order_drain
-    from astraflow.actors.status import read_view
+    from astraflow.actors.node.orders import left, order_drain
+    from astraflow.actors.view.status import read_view
 
     async with run_bus(connection, run_name, producer="drain", role="user") as bus:
         view = await read_view(bus)

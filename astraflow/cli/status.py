@@ -9,8 +9,8 @@ from astraflow.cli.arguments import Verbs, add_verb
 from astraflow.cli.where import add_where, run_bus, where
 
 if TYPE_CHECKING:
-    from astraflow.actors.connection import Connection
-    from astraflow.actors.status import Status
+    from astraflow.actors.base.connection import Connection
+    from astraflow.actors.view.status import Status
 
 
 def add(verbs: Verbs) -> None:
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
 
     import msgspec
 
-    from astraflow.actors.status import render, to_json
+    from astraflow.actors.view.status import render, to_json
 
     status = asyncio.run(_read(connection, name))
     text = msgspec.json.format(msgspec.json.encode(to_json(status)), indent=2).decode() if args.json else render(status)
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _read(connection: "Connection", run_name: str) -> "Status":
-    from astraflow.actors.status import read_status
+    from astraflow.actors.view.status import read_status
 
     async with run_bus(connection, run_name, producer="status") as bus:
         return await read_status(bus)

@@ -9,7 +9,7 @@ from astraflow.cli.arguments import Verbs, add_verb
 from astraflow.cli.where import add_where, run_bus, where
 
 if TYPE_CHECKING:
-    from astraflow.actors.connection import Connection
+    from astraflow.actors.base.connection import Connection
 
 
 def add(verbs: Verbs) -> None:
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _stop(connection: "Connection", run_name: str) -> str:
-    from astraflow.actors.orders import stop_run
+    from astraflow.actors.node.orders import stop_run
 
     async with run_bus(connection, run_name, producer="stop", role="admin") as bus:
         return await stop_run(bus)

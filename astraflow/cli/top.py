@@ -11,7 +11,7 @@ from astraflow.cli.where import add_where, run_bus, where
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from astraflow.actors.connection import Connection
+    from astraflow.actors.base.connection import Connection
     from astraflow.bus import Bus
 
 
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _watch(connection: "Connection", run_name: str, console: "Console") -> None:
-    from astraflow.actors.live import live_view
+    from astraflow.actors.view.live import live_view
 
     over = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -29,8 +29,8 @@ def run(args: argparse.Namespace) -> int:
 
     from rich.console import Console
 
-    from astraflow.actors.connection import TOKEN_VARIABLE
-    from astraflow.actors.up import UpOptions, up
+    from astraflow.actors.base.connection import TOKEN_VARIABLE
+    from astraflow.actors.node.up import UpOptions, up
     from astraflow.runfile import load
 
     config = load(args.run_file, args.overrides)

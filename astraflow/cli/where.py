@@ -10,7 +10,7 @@ from astraflow.cli.arguments import add_connection, connection_of
 from astraflow.errors import BusError, ConfigError
 
 if TYPE_CHECKING:
-    from astraflow.actors.connection import Connection
+    from astraflow.actors.base.connection import Connection
     from astraflow.bus import Bus
 
 
@@ -37,7 +37,7 @@ async def run_bus(
     connection: "Connection", run_name: str, *, producer: str, role: str = "observer"
 ) -> AsyncIterator["Bus"]:
     """The bus of a run that is there. `role`: whose key, of a folder of them. Raises ConfigError, BusError."""
-    from astraflow.actors.join import fetch_record
+    from astraflow.actors.node.join import fetch_record
     from astraflow.bus import Bus, BusRole, topology_of
     from astraflow.config import from_json
 
@@ -49,8 +49,8 @@ async def run_bus(
 
 
 def _of_folder(path: Path | None) -> tuple["Connection", str]:
-    from astraflow.actors.connection import Connection
-    from astraflow.actors.runfolder import RunFolder
+    from astraflow.actors.base.connection import Connection
+    from astraflow.actors.node.runfolder import RunFolder
 
     folder = RunFolder(path or _live_folder())
     owner = folder.owner()
@@ -73,7 +73,7 @@ def _of_folder(path: Path | None) -> tuple["Connection", str]:
 
 
 def _live_folder() -> Path:
-    from astraflow.actors.runfolder import RunFolder
+    from astraflow.actors.node.runfolder import RunFolder
 
     live = [lock.parent for lock in sorted(Path("runs").glob("*/up.lock")) if RunFolder(lock.parent).live()]
     if len(live) == 1:

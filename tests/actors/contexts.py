@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from astraflow.actors.context import ActorContext
+from astraflow.actors.base.context import ActorContext
 from astraflow.bus import Bus, EmbeddedServer, topology_of
 from astraflow.config import (
     BusSection,

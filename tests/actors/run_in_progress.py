@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from astraflow.actors.metrics import (
+from astraflow.actors.base.metrics import (
     EVAL,
     EVAL_CORRECT,
     EVAL_REWARD,
@@ -17,7 +17,7 @@ from astraflow.actors.metrics import (
     TRAIN_STALENESS_MEAN,
     TRAIN_TOKENS,
 )
-from astraflow.actors.view import RunView
+from astraflow.actors.view.run import RunView
 from astraflow.bus import Bus, EmbeddedServer, topology_of
 from astraflow.config import EnvSection, PolicySection, RunConfig, RunSection, SourceSection, TrainerSection, to_json
 from astraflow.messages import (

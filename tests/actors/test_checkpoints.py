@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.actors.checkpoints import STATE_FILE, Checkpoints, Lineage, Place, TrainerState, surviving
+from astraflow.actors.trainer.checkpoints import STATE_FILE, Checkpoints, Lineage, Place, TrainerState, surviving
 from astraflow.bus import Cursor
 from astraflow.config import TrainerSection
 from astraflow.errors import FencedError, TrainingError

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from astraflow.actors.context import ActorContext
-from astraflow.actors.generation import Call, Completion, GenerationClient
+from astraflow.actors.base.context import ActorContext
+from astraflow.actors.rollout.generation import Call, Completion, GenerationClient
 from astraflow.bus import Bus, EmbeddedServer
 from astraflow.errors import EngineError
 from astraflow.messages import ChunkKind, GenCancel, GenChunk, GenRequest, Sampling, VersionSpan, array_of

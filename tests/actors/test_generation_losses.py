@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from astraflow.actors.generation import GenerationClient
+from astraflow.actors.rollout.generation import GenerationClient
 from astraflow.bus import Bus, EmbeddedServer
 from astraflow.messages import ChunkKind, GenCancel, GenRequest, Sampling, array_of
 from tests.actors.contexts import context

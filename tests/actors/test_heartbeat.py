@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.actors.heartbeat import Heartbeat
+from astraflow.actors.base.heartbeat import Heartbeat
 from astraflow.bus import EmbeddedServer
 from tests.actors.contexts import context, with_bus
 from tests.support import eventually, kill

@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from astraflow.actors.context import ActorContext
-from astraflow.actors.lease import HeldLease, lease, now
-from astraflow.actors.processes import own_process, process_of
+from astraflow.actors.base.context import ActorContext
+from astraflow.actors.base.lease import HeldLease, lease, now
+from astraflow.actors.base.processes import own_process, process_of
 from astraflow.bus import EmbeddedServer
 from astraflow.errors import FencedError
 from astraflow.messages import Event, Lease, MemberState

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from astraflow.actors.live import live_view
-from astraflow.actors.metrics import DATAFLOW, DATAFLOW_CORRECT_ALL, DATAFLOW_REWARD_ALL, POLICY_TOKENS_PER_S
-from astraflow.actors.panel import picture
-from astraflow.actors.plain import eval_line, event_line, member_line, step_line
-from astraflow.actors.view import RunView
+from astraflow.actors.base.metrics import DATAFLOW, DATAFLOW_CORRECT_ALL, DATAFLOW_REWARD_ALL, POLICY_TOKENS_PER_S
+from astraflow.actors.view.live import live_view
+from astraflow.actors.view.panel import picture
+from astraflow.actors.view.plain import eval_line, event_line, member_line, step_line
+from astraflow.actors.view.run import RunView
 from astraflow.messages import Event, MemberState, Metrics, Progress
 from tests.actors.run_in_progress import CREATED_AT, evaluation, everybody, member, running_bus, train, view_of
 

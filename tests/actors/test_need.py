@@ -3,9 +3,9 @@
 import math
 from pathlib import Path
 
-from astraflow.actors.metrics import POLICY_SLOTS, ROLLOUT_SLOTS
-from astraflow.actors.need import Machine, available_memory, choose, lacks_env, machine, offers
-from astraflow.actors.view import RunView
+from astraflow.actors.base.metrics import POLICY_SLOTS, ROLLOUT_SLOTS
+from astraflow.actors.node.need import Machine, available_memory, choose, lacks_env, machine, offers
+from astraflow.actors.view.run import RunView
 from astraflow.config import EnvSection
 from tests.actors.run_in_progress import CONFIG, everybody, member, view_of
 

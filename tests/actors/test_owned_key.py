@@ -2,7 +2,7 @@
 
 import pytest
 
-from astraflow.actors.owned_key import OwnedKey, seal
+from astraflow.actors.base.owned_key import OwnedKey, seal
 from astraflow.bus import Bus
 from astraflow.errors import FencedError
 from astraflow.messages import Head, Ledger, Progress

@@ -2,7 +2,7 @@
 
 import pytest
 
-from astraflow.actors.owned_log import OwnedLog
+from astraflow.actors.base.owned_log import OwnedLog
 from astraflow.bus import Bus, Topology
 from astraflow.errors import FencedError
 from astraflow.messages import Decision, DecisionKind

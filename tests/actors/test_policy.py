@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from astraflow.actors import policy
-from astraflow.actors.context import ActorContext
-from astraflow.actors.weight_publisher import WeightPublisher
+from astraflow.actors.base.context import ActorContext
+from astraflow.actors.policy import actor as policy
+from astraflow.actors.weights.publisher import WeightPublisher
 from astraflow.bus import Bus, EmbeddedServer
 from astraflow.config import EngineSection
 from astraflow.messages import ChunkKind, GenChunk, GenRequest, MemberState, Sampling, array_of

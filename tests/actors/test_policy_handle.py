@@ -2,8 +2,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from astraflow.actors.generation import Call, Completion, merge_spans
-from astraflow.actors.policy_handle import RecordedPolicy, turn_seed
+from astraflow.actors.rollout.generation import Call, Completion, merge_spans
+from astraflow.actors.rollout.handle import RecordedPolicy, turn_seed
 from astraflow.envs.base import ChatMessage
 from astraflow.messages import Sampling, Task, VersionSpan
 

@@ -6,9 +6,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from astraflow.actors import policy, rollout
-from astraflow.actors.weight_follower import WeightFollower
-from astraflow.actors.weight_publisher import WeightPublisher
+from astraflow.actors.policy import actor as policy
+from astraflow.actors.rollout import actor as rollout
+from astraflow.actors.weights.follower import WeightFollower
+from astraflow.actors.weights.publisher import WeightPublisher
 from astraflow.bus import Bus, EmbeddedServer
 from astraflow.errors import WeightsError
 from astraflow.messages import Event, Head, MemberState

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.actors.preemption import Preemption, run_command
+from astraflow.actors.node.preemption import Preemption, run_command
 from tests.support import eventually
 
 

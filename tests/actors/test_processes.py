@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from astraflow.actors.processes import has_ended, own_process, process_of, until_ended
+from astraflow.actors.base.processes import has_ended, own_process, process_of, until_ended
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.actors import recorder
-from astraflow.actors.context import ActorContext
-from astraflow.actors.jsonl import DiskFullError, JsonLines
-from astraflow.actors.lines import read_episodes, read_metrics
-from astraflow.actors.metrics import RECORDER_EPISODES
-from astraflow.actors.recorded import recorded_floor
-from astraflow.actors.summary import Summary, read_summary
+from astraflow.actors.base.context import ActorContext
+from astraflow.actors.base.metrics import RECORDER_EPISODES
+from astraflow.actors.dataflow.recorded import recorded_floor
+from astraflow.actors.recorder import actor as recorder
+from astraflow.actors.recorder.jsonl import DiskFullError, JsonLines
+from astraflow.actors.recorder.summary import Summary, read_summary
+from astraflow.actors.view.lines import read_episodes, read_metrics
 from astraflow.bus import Bus, Cursor, EmbeddedServer
 from astraflow.messages import Event, Member, MemberState, Progress, Reason
 from tests.actors.run_in_progress import CONFIG, RECORD, episode, evaluation, member, running_bus, train

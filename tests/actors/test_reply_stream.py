@@ -5,8 +5,8 @@ import asyncio
 import numpy as np
 import pytest
 
-from astraflow.actors import reply_stream
-from astraflow.actors.reply_stream import FLUSH_TOKENS, ReplyStream
+from astraflow.actors.policy import reply_stream
+from astraflow.actors.policy.reply_stream import FLUSH_TOKENS, ReplyStream
 from astraflow.bus import Bus
 from astraflow.engines.base import TokenChunk
 from astraflow.messages import ChunkKind, GenChunk, GenRequest, Sampling, VersionSpan, array_of

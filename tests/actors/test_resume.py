@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.actors.context import ActorContext
-from astraflow.actors.resume import Resumed, progress_key, publish_frozen, resume
-from astraflow.actors.trainer import run
-from astraflow.actors.weight_publisher import WeightPublisher
+from astraflow.actors.base.context import ActorContext
+from astraflow.actors.trainer.actor import run
+from astraflow.actors.trainer.resume import Resumed, progress_key, publish_frozen, resume
+from astraflow.actors.weights.publisher import WeightPublisher
 from astraflow.bus import EmbeddedServer
 from astraflow.config import TrainerSection
 from astraflow.errors import FencedError

@@ -11,13 +11,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from astraflow.actors import rollout
-from astraflow.actors.context import ActorContext
-from astraflow.actors.generation import Call, Completion
-from astraflow.actors.handover import start_work
-from astraflow.actors.metrics import bus_gauges
-from astraflow.actors.play import Player
-from astraflow.actors.rollout import RolloutPool
+from astraflow.actors.base.context import ActorContext
+from astraflow.actors.base.handover import start_work
+from astraflow.actors.base.metrics import bus_gauges
+from astraflow.actors.rollout import actor as rollout
+from astraflow.actors.rollout.actor import RolloutPool
+from astraflow.actors.rollout.generation import Call, Completion
+from astraflow.actors.rollout.play import Player
 from astraflow.bus import Bus, Delivery, EmbeddedServer, Limits, Topology
 from astraflow.config import NodeSection
 from astraflow.envs.base import Outcome, PolicyHandle

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from astraflow.actors.rollout import build_envs
+from astraflow.actors.rollout.actor import build_envs
 from astraflow.bus import EmbeddedServer
 from astraflow.config import EnvSection
 from astraflow.errors import ConfigError

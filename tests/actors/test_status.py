@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.actors.metrics import DATAFLOW_BUFFERED_GROUPS, POLICY_TOKENS_PER_S, POLICY_VERSION
-from astraflow.actors.status import read_status, render, status_of, to_json
-from astraflow.actors.view import RunView, Wait
+from astraflow.actors.base.metrics import DATAFLOW_BUFFERED_GROUPS, POLICY_TOKENS_PER_S, POLICY_VERSION
+from astraflow.actors.view.run import RunView, Wait
+from astraflow.actors.view.status import read_status, render, status_of, to_json
 from astraflow.bus import Bus, topology_of
 from astraflow.errors import ConfigError
 from astraflow.messages import Event, Head, Ledger, Member, MemberState, Progress, RunRecord

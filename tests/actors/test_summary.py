@@ -7,11 +7,18 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astraflow.actors.curves import draw_curves, episode_series, smooth
-from astraflow.actors.history import EpisodeTotals, EvalPoint, History
-from astraflow.actors.lines import encode_line, episode_line, read_episodes, read_metrics
-from astraflow.actors.metrics import EVAL, EVAL_SIZE, LABEL_SET, TABLE, TRAIN_LOSS, TRAIN_REWARD_MEAN, describe, named
-from astraflow.actors.summary import (
+from astraflow.actors.base.metrics import (
+    EVAL,
+    EVAL_SIZE,
+    LABEL_SET,
+    TABLE,
+    TRAIN_LOSS,
+    TRAIN_REWARD_MEAN,
+    describe,
+    named,
+)
+from astraflow.actors.recorder.curves import draw_curves, episode_series, smooth
+from astraflow.actors.recorder.summary import (
     BusFacts,
     Summary,
     build_summary,
@@ -19,7 +26,9 @@ from astraflow.actors.summary import (
     read_summary,
     render_summary,
 )
-from astraflow.actors.wording import amount, change, counts, duration, sparkline
+from astraflow.actors.view.history import EpisodeTotals, EvalPoint, History
+from astraflow.actors.view.lines import encode_line, episode_line, read_episodes, read_metrics
+from astraflow.actors.view.wording import amount, change, counts, duration, sparkline
 from astraflow.messages import Head, Ledger, Metrics, Progress, Reason
 from tests.actors.run_in_progress import CONFIG, CREATED_AT, RECORD, episode, evaluation, train
 

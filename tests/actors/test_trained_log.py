@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.actors.trained_log import TrainedLog, read_trained_ids
+from astraflow.actors.trainer.trained_log import TrainedLog, read_trained_ids
 from astraflow.errors import TrainingError
 from astraflow.messages import Sample, SampleBatch, array_of
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from astraflow.actors.weight_follower import WeightFollower, first_head
-from astraflow.actors.weight_publisher import WeightPublisher
+from astraflow.actors.weights.follower import WeightFollower, first_head
+from astraflow.actors.weights.publisher import WeightPublisher
 from astraflow.algos.tensors import HostTensor
 from astraflow.bus import Bus, EmbeddedServer
 from astraflow.errors import FencedError, WeightsError

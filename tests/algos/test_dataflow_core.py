@@ -415,7 +415,7 @@ def test_a_source_may_not_look_like_an_evaluation() -> None:
 
 
 def test_batch_metrics_have_the_names_of_the_table() -> None:
-    from astraflow.actors.metrics import TABLE
+    from astraflow.actors.base.metrics import TABLE
 
     world = world_of()
     world.plan()

@@ -106,7 +106,7 @@ def test_scores_count_failures_apart() -> None:
 
 
 def test_scores_have_the_names_of_the_table() -> None:
-    from astraflow.actors.metrics import LABEL_ROUND, LABEL_SET, TABLE
+    from astraflow.actors.base.metrics import LABEL_ROUND, LABEL_SET, TABLE
 
     world = world_of()
     world.run()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from astraflow.actors.__main__ import parse
-from astraflow.actors.connection import Connection, bus_role, from_flags
+from astraflow.actors.base.connection import Connection, bus_role, from_flags
 from astraflow.bus import BusRole
 from astraflow.bus.server import find_binary, free_port
 from astraflow.errors import ConfigError

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from astraflow.actors.changes import check_changes
+from astraflow.actors.node.changes import check_changes
 from astraflow.config import RunConfig
 from astraflow.errors import ConfigError
 

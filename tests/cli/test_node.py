@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.actors.join import node_name
-from astraflow.actors.node import Connection, Planned, Role, joining_roles, plan, roles_of
-from astraflow.actors.up import join_command, needed_bytes
+from astraflow.actors.node.join import node_name
+from astraflow.actors.node.node import Connection, Planned, Role, joining_roles, plan, roles_of
+from astraflow.actors.node.up import join_command, needed_bytes
 from astraflow.bus import Topology
 from astraflow.config import RunConfig
 from astraflow.errors import ConfigError

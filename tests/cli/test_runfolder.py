@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.actors.runfolder import Owner, RunFolder, check_space, disk_errors
+from astraflow.actors.node.runfolder import Owner, RunFolder, check_space, disk_errors
 from astraflow.errors import ConfigError
 
 OWNER = Owner(pid=os.getpid(), command="astraflow up run.toml", run="demo", started_at=0.0)
@@ -33,7 +33,7 @@ def test_a_lock_dies_with_its_process(tmp_path: Path) -> None:
     script = f"""
 import os, signal
 from pathlib import Path
-from astraflow.actors.runfolder import Owner, RunFolder
+from astraflow.actors.node.runfolder import Owner, RunFolder
 with RunFolder(Path({str(tmp_path)!r})).lock(Owner(pid=os.getpid(), command="x", run="demo", started_at=0.0)):
     print("locked", flush=True)
     signal.pause()

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from astraflow.actors.stopper import Stopper
+from astraflow.actors.node.stopper import Stopper
 from tests.support import eventually
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.actors.supervisor import Failure, ProcessSpec, Supervisor, describe_exit, last_lines
+from astraflow.actors.node.supervisor import Failure, ProcessSpec, Supervisor, describe_exit, last_lines
 
 OBEDIENT = """
 import signal, sys, time
@@ -200,7 +200,7 @@ async def test_children_die_with_a_killed_parent(nursery: Nursery) -> None:
     script = f"""
 import asyncio, os, sys
 from pathlib import Path
-from astraflow.actors.supervisor import ProcessSpec, Supervisor
+from astraflow.actors.node.supervisor import ProcessSpec, Supervisor
 async def never(_): return False
 spec = ProcessSpec(name="a", command=(sys.executable, "-u", "-c", {STUBBORN!r}), environment=dict(os.environ),
                    log_file=Path({str(nursery.log("a"))!r}))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astraflow.actors.threads import process_environment, quota_cores, share, usable_cores
+from astraflow.actors.node.threads import process_environment, quota_cores, share, usable_cores
 from astraflow.errors import ConfigError
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.actors.runfolder import RunFolder
+from astraflow.actors.node.runfolder import RunFolder
 from astraflow.bus import EmbeddedServer
 from tests.cli.toyrun import ENDLESS, finished, sets, started, write_toy
 from tests.support import eventually

@@ -8,7 +8,7 @@ from typing import Any
 import msgpack
 import msgspec
 
-from astraflow.actors.metrics import POLICY_TOKENS_PER_S, POLICY_VERSION, RECORDER_EPISODES
+from astraflow.actors.base.metrics import POLICY_TOKENS_PER_S, POLICY_VERSION, RECORDER_EPISODES
 from astraflow.messages import (
     ChunkKind,
     Episode,

@@ -5,9 +5,9 @@ import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from astraflow.actors.join import fetch_record
-from astraflow.actors.node import Connection
-from astraflow.actors.runfolder import RunFolder
+from astraflow.actors.node.join import fetch_record
+from astraflow.actors.node.node import Connection
+from astraflow.actors.node.runfolder import RunFolder
 from astraflow.bus import Bus, topology_of
 from astraflow.config import from_json
 from astraflow.messages import Member, MemberState

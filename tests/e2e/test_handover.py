@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.actors.metrics import ROLLOUT_RUNNING
+from astraflow.actors.base.metrics import ROLLOUT_RUNNING
 from astraflow.bus import Bus
 from astraflow.messages import ChunkKind, GenChunk, Head
 from tests.cli.toyrun import Command, finished, sets, started, write_toy

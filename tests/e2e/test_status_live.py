@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.actors.status import Status, read_status
+from astraflow.actors.view.status import Status, read_status
 from astraflow.bus import Bus
 from tests.cli.toyrun import ENDLESS, TOY, finished, sets, started, write_toy
 from tests.e2e.liverun import QUICK, bus_of, connection_to, free_port

@@ -1,0 +1,118 @@
+"""Presence from a thread of its own: a blocked event loop can't fake it, and it names the frame that blocks.
+
+It does not decide anything: it writes the member record under a TTL and samples the main loop's lag.
+"""
+
+import asyncio
+import contextlib
+import logging
+import sys
+import threading
+import time
+import traceback
+from types import TracebackType
+
+from astraflow.actors.base.context import ActorContext
+from astraflow.bus import Bus, BusOptions
+from astraflow.errors import BusError
+from astraflow.messages import MemberState
+
+TICK_S = 0.1
+STUCK_AFTER_S = 1.0
+MAX_PERIOD_S = 1.0  # so that status is never older than this
+GOODBYE_S = 5.0
+
+_log = logging.getLogger(__name__)
+
+
+class LoopClock:
+    """Ticks on an event loop, so that another thread can see how late that loop is."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._thread_id = threading.get_ident()
+        self._last = time.monotonic()
+        self._handle = loop.call_later(TICK_S, self._tick)
+
+    def _tick(self) -> None:
+        self._last = time.monotonic()
+        self._handle = self._loop.call_later(TICK_S, self._tick)
+
+    def stop(self) -> None:
+        self._handle.cancel()
+
+    def lag_s(self) -> float:
+        """Seconds that the loop is behind its tick."""
+        return max(0.0, time.monotonic() - self._last - TICK_S)
+
+    def stuck_frame(self) -> str:
+        """Where the loop's thread is right now, innermost call first; "" if the thread is gone."""
+        frame = sys._current_frames().get(self._thread_id)
+        stack = traceback.extract_stack(frame)[-3:] if frame else []
+        return " < ".join(f"{entry.filename}:{entry.lineno} {entry.name}" for entry in reversed(stack))
+
+
+class Heartbeat:
+    """Context manager that keeps an actor's member record alive from a second thread and connection."""
+
+    def __init__(self, ctx: ActorContext, options: BusOptions) -> None:
+        self._ctx = ctx
+        self._options = options
+        self._clock = LoopClock(asyncio.get_running_loop())
+        self._thread_loop = asyncio.new_event_loop()
+        self._stop = asyncio.Event()
+        self._stuck = False
+        self._thread = threading.Thread(target=self._main, name="heartbeat", daemon=True)
+
+    async def __aenter__(self) -> "Heartbeat":
+        self._thread.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._clock.stop()
+        if self._thread.is_alive():
+            self._thread_loop.call_soon_threadsafe(self._stop.set)
+        await asyncio.to_thread(self._thread.join, GOODBYE_S)
+
+    def _main(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._thread_loop) as runner:
+            runner.run(self._beat_for_ever())
+
+    async def _beat_for_ever(self) -> None:
+        """Through any outage of the server, also one in which there is nothing to connect to."""
+        while not self._stop.is_set():
+            try:
+                await self._beat()
+            except BusError as exc:
+                _log.warning("heartbeat ends its connection", extra={"actor": self._ctx.name, "error": str(exc)})
+                await self._pause(MAX_PERIOD_S)
+
+    async def _beat(self) -> None:
+        ctx, ttl_s = self._ctx, self._ctx.config.bus.member_ttl_s
+        async with Bus.connect(self._options, ctx.bus.topology, producer=f"{ctx.name}-beat") as bus:
+            while not self._stop.is_set():
+                lag_s = self._clock.lag_s()
+                frame = self._clock.stuck_frame() if lag_s > STUCK_AFTER_S else ""
+                member = ctx.member(loop_lag_s=lag_s, stuck_frame=frame)
+                try:
+                    await bus.kv_put(f"member.{ctx.name}", member, ttl_s=ttl_s, deadline_s=ttl_s)  # it is old then
+                    await self._tell_if_stuck(bus, lag_s, frame)
+                except BusError as exc:
+                    _log.warning("heartbeat not heard", extra={"actor": ctx.name, "error": str(exc)})
+                await self._pause(min(ttl_s / 3, MAX_PERIOD_S))
+            ctx.set_state(MemberState.GONE)
+            await bus.kv_put(f"member.{ctx.name}", ctx.member(), ttl_s=ttl_s, deadline_s=GOODBYE_S)
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stop.wait()
+
+    async def _tell_if_stuck(self, bus: Bus, lag_s: float, frame: str) -> None:
+        """One event for each time that the loop is blocked."""
+        if frame and not self._stuck:
+            text = f"the event loop of {self._ctx.name} is blocked since {lag_s:.1f} s in {frame}"
+            await bus.event("warning", "loop-blocked", text, actor=self._ctx.name, frame=frame)
+        self._stuck = bool(frame)

@@ -1,0 +1,252 @@
+"""The dataflow actor: feeds the pure core (algos/dataflow_core.py) from logs and does what it decides.
+
+It decides nothing itself. One task, the driver, mutates the core; readers only hand it inputs through a bounded queue.
+Order of every action: append the decision → apply it → act on it; a batch is published before it is applied. On a
+restart the logs are replayed behind the snapshot's cursors, so what was decided or emitted is never decided again.
+It acts only while it holds the lease (lease.py); a standby waits for that. Shutdown order: stop reading → snapshot →
+release the lease.
+"""
+
+import asyncio
+import logging
+import time
+from typing import TypeAlias
+
+import msgspec
+
+from astraflow.actors.base.context import ActorContext
+from astraflow.actors.base.lease import HeldLease, lease
+from astraflow.actors.base.metrics import DATAFLOW, DATAFLOW_BUFFERED_GROUPS, EVAL
+from astraflow.actors.base.owned_key import OwnedKey
+from astraflow.actors.dataflow.failure_streak import FailureStreak
+from astraflow.actors.dataflow.recorded import recorded_floor
+from astraflow.actors.dataflow.restore import Restored, restore
+from astraflow.actors.dataflow.store import StoredState
+from astraflow.algos.dataflow_core import DataflowCore
+from astraflow.bus import LogEntry
+from astraflow.envs.registry import build_env
+from astraflow.messages import (
+    Decision,
+    Episode,
+    Ledger,
+    MemberState,
+    Metrics,
+    Progress,
+    RunRecord,
+    SampleBatch,
+    Task,
+)
+
+INBOX_SIZE = 1024  # inputs that wait for the driver; readers block beyond it
+INPUTS_AT_ONCE = 64  # taken before the event loop gets its turn
+QUEUES_EVERY_S = 5.0
+IDLE_S = 0.5  # the driver looks at deadlines at least this often
+
+_log = logging.getLogger(__name__)
+
+Depths: TypeAlias = dict[str, int]  # messages that wait, per queue
+Input: TypeAlias = LogEntry | Progress | Depths
+
+
+class _Stop(Exception):
+    """Ends the task group from inside."""
+
+
+class Dataflow:
+    """The driver: the only one that touches the core."""
+
+    def __init__(self, ctx: ActorContext, held: HeldLease, restored: Restored) -> None:
+        self._ctx = ctx
+        self._lease = held
+        self._bus = ctx.bus
+        self._core: DataflowCore = restored.core
+        self._store = restored.store
+        self._envs = restored.envs
+        self._decisions = restored.decisions
+        self._samples = restored.samples
+        self._episodes = restored.episodes
+        self._ledgers = {policy: OwnedKey(ctx.bus, f"ledger.{policy}") for policy in restored.samples}
+        self._decided = 0
+        self._durable_samples: dict[str, int] = {}
+        self._inbox: asyncio.Queue[Input] = asyncio.Queue(INBOX_SIZE)
+        self._saved_at = time.monotonic()
+        self._dirty = False
+        self._failures = FailureStreak(ctx.config.dataflow.max_failed_groups)
+        self._clock_offset_s = time.time() - time.monotonic()
+
+    def _now(self) -> float:
+        """Unix seconds that never go back, so that a set clock expires nothing."""
+        return time.monotonic() + self._clock_offset_s
+
+    async def read_episodes(self) -> None:
+        """Hand every new episode to the driver."""
+        stream = self._bus.topology.episodes
+        async for entry in self._bus.read_log(stream, cursor=self._episodes):
+            await self._inbox.put(entry)
+
+    async def watch_progress(self) -> None:
+        """Hand every trainer's progress to the driver."""
+        async for update in self._bus.kv_watch("progress."):
+            if isinstance(update.message, Progress) and update.message.policy in self._samples:
+                await self._inbox.put(update.message)
+
+    async def watch_queues(self) -> None:
+        """Hand the queues' depths to the driver: a task that nobody has taken yet is not overdue."""
+        while not await self._ctx.stopped_within(QUEUES_EVERY_S):
+            await self._inbox.put(await self._bus.undelivered())
+
+    async def drive(self) -> None:
+        """Take inputs, act on what follows from them, until the run is over or the actor is stopped."""
+        await self._republish()
+        while not self._ctx.stopping.is_set():
+            await self._lease.held()
+            await self._act()
+            if self._core.finished:
+                await self.save()
+                await self._end_run()
+                return
+            await self._save_when_due()
+            self._ctx.waits_for(self._core.waits_for())
+            for policy, groups in self._core.groups_ready().items():
+                self._ctx.gauge(f"{DATAFLOW_BUFFERED_GROUPS}.{policy}", groups)
+            item = await self._ctx.unless_stopped(self._next_input())
+            if item is not None:
+                self._take(item)
+            for _ in range(min(INPUTS_AT_ONCE, self._inbox.qsize())):
+                self._take(self._inbox.get_nowait())
+
+    async def _next_input(self) -> Input | None:
+        try:
+            async with asyncio.timeout(IDLE_S):
+                return await self._inbox.get()
+        except TimeoutError:
+            return None
+
+    def _take(self, item: Input) -> None:
+        self._dirty = True
+        if isinstance(item, Progress):
+            self._durable_samples[item.policy] = item.durable_sequence
+            self._core.on_progress(item)
+        elif isinstance(item, dict):
+            self._take_depths(item)
+        elif isinstance(item.message, Episode):
+            verdict = self._core.on_episode(item.message, item.sequence)
+            self._episodes = item.cursor
+            self._failures.take(item.message, verdict)
+
+    def _take_depths(self, depths: Depths) -> None:
+        now = self._now()
+        for env in self._envs:
+            self._core.on_queue(env, depths.get(f"task.{env}", 0), now)
+            self._core.on_queue(env, depths.get(f"task.{env}.eval", 0), now, evaluation=True)
+
+    async def _act(self) -> None:
+        """What is due now. Tasks and metrics are on their way while the next decision is being stored."""
+        async with asyncio.TaskGroup() as publishing:
+            for decision in self._core.plan(self._now()):
+                await self._decide(decision)
+                await self._publish_tasks(decision, publishing)
+            for policy in self._samples:
+                while (batch := self._core.next_batch(policy)) is not None:
+                    await self._emit(batch)
+                    publishing.create_task(self._bus.metrics(self._batch_metrics(batch)))
+            for result in self._core.eval_results():
+                publishing.create_task(self._bus.metrics(Metrics(kind=EVAL, at=time.time(), **result)))
+
+    async def _decide(self, decision: Decision) -> None:
+        """Append, then apply. Raises FencedError if another dataflow decided meanwhile."""
+        self._decided += 1
+        await self._decisions.append(decision, msg_id=f"{self._ctx.incarnation}/decision-{self._decided}")
+        self._core.apply_decision(decision)
+        self._dirty = True
+
+    async def _publish_tasks(self, decision: Decision, publishing: asyncio.TaskGroup) -> None:
+        """In a thread, because an environment may generate or read a task for long; the driver waits meanwhile."""
+        tasks = await asyncio.to_thread(self._core.tasks_of, decision, lambda env, index: self._envs[env].task(index))
+        for task in tasks:
+            publishing.create_task(self._publish_task(task))
+
+    async def _publish_task(self, task: Task) -> None:
+        topology = self._bus.topology
+        subject = topology.eval_task(task.env) if task.eval_set else topology.task(task.env)
+        await self._bus.publish(subject, task, msg_id=f"{task.id}@{task.attempt}", deadline_s=None)
+
+    async def _republish(self) -> None:
+        """After a restart: every task that has no terminal record yet, under its old id."""
+        async with asyncio.TaskGroup() as publishing:
+            for decision in self._core.unfinished():
+                await self._publish_tasks(decision, publishing)
+
+    async def _emit(self, batch: SampleBatch) -> None:
+        """Publish a numbered batch, then apply it. Raises FencedError if another dataflow emitted meanwhile."""
+        await self._samples[batch.policy].append(batch, msg_id=f"{self._ctx.incarnation}/batch-{batch.number}")
+        self._core.apply_batch(batch)
+        self._dirty = True
+
+    def _batch_metrics(self, batch: SampleBatch) -> Metrics:
+        return Metrics(
+            kind=DATAFLOW,
+            at=time.time(),
+            values=self._core.batch_metrics(batch.policy),
+            policy=batch.policy,
+            step=batch.train_step,
+            batch=batch.number,
+        )
+
+    async def _save_when_due(self) -> None:
+        if self._dirty and time.monotonic() - self._saved_at >= self._ctx.config.dataflow.snapshot_every_s:
+            await self.save()
+
+    async def save(self) -> None:
+        """Snapshot, ledgers, then purge what nobody needs any more. Raises FencedError if another dataflow leads."""
+        await self._lease.held()
+        state = StoredState(
+            core=self._core.snapshot(),
+            episodes=self._episodes,
+            decisions=self._decisions.cursor,
+            samples={policy: log.cursor for policy, log in self._samples.items()},
+        )
+        await self._store.save(state)
+        for policy, key in self._ledgers.items():
+            await key.put(Ledger(policy=policy, counts=self._core.ledger(policy), epoch=self._lease.epoch))
+        recorded = await recorded_floor(self._bus)
+        await self._store.purge(
+            state,
+            floor=self._core.floor() if recorded is None else min(self._core.floor(), recorded),
+            durable_samples=self._durable_samples,
+            keep_episodes=self._ctx.config.record.keep_episodes,
+        )
+        self._saved_at, self._dirty = time.monotonic(), False
+
+    async def _end_run(self) -> None:
+        """Say on the bus that the run is finished; every actor ends by itself."""
+        entry = await self._bus.kv_get("run")
+        assert entry is not None
+        assert isinstance(entry.message, RunRecord)
+        ended = msgspec.structs.replace(entry.message, stop_requested="finished")
+        await self._bus.kv_put("run", ended, expected_revision=entry.revision)
+
+
+async def run(ctx: ActorContext) -> None:
+    """Wait for the lease, restore, then drive until the run is over or the actor is stopped.
+
+    Raises: FencedError if the lease was lost; CursorError if a log does not fit the snapshot.
+    """
+    envs = {name: await asyncio.to_thread(build_env, section) for name, section in ctx.config.envs.items()}
+    async with lease(ctx, "dataflow") as held:
+        if held is not None:
+            await _lead(ctx, Dataflow(ctx, held, await restore(ctx, envs, epoch=held.epoch)))
+
+
+async def _lead(ctx: ActorContext, dataflow: Dataflow) -> None:
+    ctx.set_state(MemberState.READY)
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(dataflow.read_episodes())
+            group.create_task(dataflow.watch_progress())
+            group.create_task(dataflow.watch_queues())
+            await dataflow.drive()
+            raise _Stop
+    except* _Stop:
+        await dataflow.save()
+        _log.info("dataflow drained", extra={"actor": ctx.name})

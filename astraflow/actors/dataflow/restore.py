@@ -1,0 +1,102 @@
+"""Bring a dataflow back to where the logs say it is (DESIGN §3 rule 4).
+
+Order: snapshot → batches behind it (their samples are spent) → decisions behind it → the episodes it refers to →
+episodes behind it. Only then may the driver decide again. It publishes nothing.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from astraflow.actors.base.context import ActorContext
+from astraflow.actors.base.owned_log import OwnedLog
+from astraflow.actors.dataflow.store import DataflowStore, StoredState
+from astraflow.algos.dataflow_core import DataflowCore
+from astraflow.bus import Bus, Cursor
+from astraflow.envs.base import Environment
+from astraflow.errors import CursorError
+from astraflow.messages import Decision, Episode, SampleBatch
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(kw_only=True)
+class Restored:
+    """A core that is level with its logs, and its place in them."""
+
+    core: DataflowCore
+    store: DataflowStore
+    envs: Mapping[str, Environment]
+    decisions: OwnedLog
+    samples: dict[str, OwnedLog]  # per trainable policy
+    episodes: Cursor | None
+
+
+async def restore(ctx: ActorContext, envs: Mapping[str, Environment], *, epoch: int) -> Restored:
+    """The state after the last thing that any dataflow of this run did, taken over for lease `epoch`.
+
+    Raises: CursorError if a log does not fit; FencedError if a later dataflow has started.
+    """
+    bus, topology, incarnation = ctx.bus, ctx.bus.topology, ctx.record.incarnation
+    sizes = await asyncio.to_thread(_sizes, envs)
+    store = DataflowStore(bus, incarnation=incarnation, epoch=epoch)
+    stored = await store.load()
+    if stored is None:
+        core = DataflowCore(ctx.config, incarnation=incarnation, sizes=sizes)
+        stored = StoredState(core=b"", episodes=None, decisions=None, samples={})
+    else:
+        core = DataflowCore.restore(ctx.config, stored.core, sizes=sizes)
+    samples = {
+        policy: await OwnedLog.open(
+            bus, stream=topology.samples(policy), subject=topology.sample(policy), cursor=stored.samples.get(policy)
+        )
+        for policy, section in ctx.config.policies.items()
+        if section.trainer is not None
+    }
+    decisions = await OwnedLog.open(
+        bus, stream=topology.decisions, subject=topology.decision(), cursor=stored.decisions
+    )
+    await _replay(core, decisions, samples)
+    core.resolve(await _referenced(bus, core.references()))
+    episodes = await _catch_up(bus, core, stored.episodes)
+    return Restored(core=core, store=store, envs=envs, decisions=decisions, samples=samples, episodes=episodes)
+
+
+async def _replay(core: DataflowCore, decisions: OwnedLog, samples: Mapping[str, OwnedLog]) -> None:
+    """Apply what was emitted and decided after the snapshot."""
+    for log in samples.values():
+        async for entry in log.unapplied():
+            assert isinstance(entry.message, SampleBatch), entry
+            core.apply_batch(entry.message)
+    async for entry in decisions.unapplied():
+        assert isinstance(entry.message, Decision), entry
+        core.apply_decision(entry.message)
+
+
+async def _referenced(bus: Bus, sequences: list[int]) -> dict[int, Episode]:
+    """The episodes that the snapshot refers to."""
+    episodes = {}
+    for sequence in sequences:
+        entry = await bus.log_entry(bus.topology.episodes, sequence)
+        if entry is None or not isinstance(entry.message, Episode):
+            raise CursorError(
+                f"dataflow's snapshot refers to episode {sequence}, which {bus.topology.episodes} no longer holds; "
+                "restore the server's store, or start afresh with `astraflow up --fresh`"
+            )
+        episodes[sequence] = entry.message
+    return episodes
+
+
+async def _catch_up(bus: Bus, core: DataflowCore, cursor: Cursor | None) -> Cursor | None:
+    """Apply the episodes that arrived while no dataflow ran; returns the new cursor."""
+    async for entry in bus.read_log(bus.topology.episodes, cursor=cursor, follow=False):
+        if isinstance(entry.message, Episode):
+            core.on_episode(entry.message, entry.sequence)
+        cursor = entry.cursor
+    return cursor
+
+
+def _sizes(envs: Mapping[str, Environment]) -> dict[str, int | None]:
+    """Number of tasks of each environment; some read their files for it. Blocking."""
+    return {name: env.size for name, env in envs.items()}

@@ -1,0 +1,66 @@
+"""The run's own nats-server: started, started again on the same port when it dies, stopped last.
+
+`astraflow.bus.EmbeddedServer` is one life of it; this is the supervision.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from astraflow.actors.node.supervisor import RESTART_WINDOW_S, describe_exit
+from astraflow.bus import EmbeddedServer
+from astraflow.errors import BusError
+
+BACKOFF_S = 0.5
+
+
+@asynccontextmanager
+async def embedded_server(
+    folder: Path, *, host: str, port: int, max_restarts: int, report: Callable[[str], None]
+) -> AsyncIterator[EmbeddedServer]:
+    """A server that is there while inside.
+
+    Args:
+        folder: its store, token and log.
+        port: 0 = a free one, which it keeps over restarts.
+        max_restarts: in ten minutes, before the body is cancelled with BusError.
+        report: called with a sentence when it is started again.
+    Raises: BusError: port taken, folder in use, disk full; inside an exception group if it happens later.
+    """
+    server = EmbeddedServer(folder, host=host, port=port)
+    await server.start()
+    keeper = _Keeper(server, max_restarts=max_restarts, report=report)
+    try:
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(keeper.keep())
+            try:
+                yield server
+            finally:
+                task.cancel()
+    finally:
+        await keeper.server.stop()
+
+
+class _Keeper:
+    def __init__(self, server: EmbeddedServer, *, max_restarts: int, report: Callable[[str], None]) -> None:
+        self.server = server
+        self._max_restarts = max_restarts
+        self._report = report
+        self._restarts: deque[float] = deque()
+
+    async def keep(self) -> None:
+        """Start the server again whenever it ends. Raises BusError when that happens too often."""
+        loop = asyncio.get_running_loop()
+        while True:
+            how = describe_exit(await self.server.wait())
+            while self._restarts and self._restarts[0] < loop.time() - RESTART_WINDOW_S:
+                self._restarts.popleft()
+            if len(self._restarts) >= self._max_restarts:
+                raise BusError(f"nats-server {how} once too often; see {self.server.log_file}")
+            self._restarts.append(loop.time())
+            self._report(f"nats-server {how}; starting it again on port {self.server.port}")
+            await asyncio.sleep(BACKOFF_S * len(self._restarts))
+            self.server = EmbeddedServer(self.server.folder, host=self.server.host, port=self.server.port)
+            await self.server.start()

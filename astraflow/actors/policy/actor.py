@@ -1,0 +1,326 @@
+"""The policy actor: one replica that serves one policy.
+
+It pulls generation requests while it has free slots and its weights are new enough, streams tokens back, and follows
+its policy's head, swapping weights between decode steps. It never chooses versions and never talks to a trainer.
+Shutdown order: stop pulling → goodbye to every requester → stop the engine.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+
+from astraflow.actors.base.context import ActorContext
+from astraflow.actors.base.handover import start_work
+from astraflow.actors.base.metrics import (
+    POLICY_RUNNING,
+    POLICY_SLOTS,
+    POLICY_TOKENS_PER_S,
+    POLICY_VERSION,
+    POLICY_WAITING,
+    WEIGHTS,
+    WEIGHTS_APPLY_S,
+    WEIGHTS_LAG_VERSIONS,
+    WEIGHTS_PAUSE_S,
+    bus_gauges,
+)
+from astraflow.actors.base.screening import fault_of_request
+from astraflow.actors.policy.cohorts import Cohorts
+from astraflow.actors.policy.load import load, refused
+from astraflow.actors.policy.reply_stream import ReplyStream
+from astraflow.actors.weights.follower import WeightFollower, follow_heads
+from astraflow.bus import Delivery
+from astraflow.engines.base import EngineRequest, PolicyEngine, TokenStream
+from astraflow.errors import EngineError, WeightsError
+from astraflow.messages import Decoded, GenCancel, GenRequest, Head, MemberState, Metrics
+
+REPORT_EVERY_S = 1.0
+AGAIN_S = 1.0  # a second delivery of a request that isn't accepted yet comes back after this
+
+_log = logging.getLogger(__name__)
+
+
+VERSION_WITHIN_S = 30.0  # a request for a newer version holds its slot for this long
+MAX_DELIVERIES = 20
+
+
+class _Stop(Exception):
+    """Ends the task group from inside."""
+
+
+class Replica:
+    """One engine, the version it serves, and the requests in flight."""
+
+    def __init__(self, ctx: ActorContext, engine: PolicyEngine, weights: WeightFollower, head: Head) -> None:
+        self._ctx = ctx
+        self._engine = engine
+        self._weights = weights
+        self._stale: set[str] = set()  # tensors in which the engine is behind the shadow
+        self._slots = ctx.policy_section.engine.slots
+        self._streams: dict[str, ReplyStream] = {}  # by engine request id
+        self._held = 0  # deliveries taken and not finished
+        self._room = asyncio.Event()
+        self._served = asyncio.Condition()
+        self.version = head.version
+        self._head: Head | None = None  # the newest that is known; None: the watch hasn't told yet
+        self._cohorts = self._make_cohorts() if ctx.config.run.deterministic else None
+
+    def _make_cohorts(self) -> Cohorts:
+        async def tell(text: str) -> None:
+            await self._ctx.bus.event("warning", "not-repeatable", text)
+
+        return Cohorts(patience_s=2 * self._ctx.config.bus.ack_wait_s, tell=tell)
+
+    async def pull(self, group: asyncio.TaskGroup) -> None:
+        """Take requests for ever: never more than there are free slots, and none while the weights are too old."""
+        topology = self._ctx.bus.topology
+        async with self._ctx.bus.queue(topology.gen_requests, topology.gen_consumer(self._ctx.policy)) as queue:
+            while True:
+                await self._until_room()
+                await self._until_current()
+                deliveries = await queue.fetch(self._slots - self._held)
+                self._hold(len(deliveries))
+                await start_work(group, deliveries, self._handle)
+
+    async def _until_room(self) -> None:
+        while self._held >= self._slots:
+            self._room.clear()
+            await self._room.wait()
+
+    @property
+    def _current(self) -> bool:
+        """Whether the weights are new enough to serve, as far as is known."""
+        lag = self._ctx.policy_section.engine.max_replica_lag
+        return self._head is not None and self._head.version - self.version <= lag
+
+    async def _until_current(self) -> None:
+        self._say()
+        async with self._served:
+            await self._served.wait_for(lambda: self._current)
+        if self._ctx.state is MemberState.CATCHING_UP:
+            self._ctx.set_state(MemberState.READY)
+        self._say()
+
+    def _say(self) -> None:
+        idle = "generation requests: none is queued" if self._current else f"newer weights than version {self.version}"
+        self._ctx.waits_for("" if self._held else idle)
+
+    def _hold(self, change: int) -> None:
+        self._held += change
+        self._room.set()
+        self._say()
+
+    async def _handle(self, delivery: Delivery) -> None:
+        request = delivery.message
+        assert isinstance(request, GenRequest), request  # the queue holds no other type
+        engine_id = f"{request.id}@{request.attempt}"
+        replies = f"{self._ctx.bus.topology.root}.reply."
+        try:
+            if fault := fault_of_request(request, policy=self._ctx.policy, replies=replies):
+                await delivery.reject(fault)
+            elif request.expires_at and request.expires_at < time.time():
+                await delivery.ack()  # its requester has sent a newer attempt
+            elif (stream := self._streams.get(engine_id)) is not None:  # its ack was lost: it is in work
+                await (delivery.ack() if stream.is_accepted else delivery.nak(AGAIN_S))
+            elif not self._current:  # a version came out while it waited for a request: somebody else may be newer
+                await delivery.nak()
+            else:
+                stream = self._streams[engine_id] = ReplyStream(self._ctx.bus, request, self._ctx.incarnation)
+                try:
+                    await self._work(delivery, request, stream, engine_id)
+                finally:
+                    del self._streams[engine_id]
+        finally:
+            self._hold(-1)
+
+    async def _work(self, delivery: Delivery, request: GenRequest, stream: ReplyStream, engine_id: str) -> None:
+        try:
+            async with delivery.keep_alive():
+                if not await self._serves(request, stream):
+                    await self._postpone(delivery, request)
+                    return
+                if not stream.cancelled:
+                    await stream.accepted()
+        except asyncio.CancelledError:
+            await delivery.nak()
+            raise
+        await delivery.ack()
+        if not stream.cancelled:
+            await self._serve(request, stream, engine_id)
+
+    async def _serves(self, request: GenRequest, stream: ReplyStream) -> bool:
+        """Wait for the version that a request wants; False if it doesn't come soon. A cohort waits for all it takes."""
+        version = request.min_version
+        if self.version < version:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None if request.cohort_id else VERSION_WITHIN_S), self._served:
+                    await self._served.wait_for(lambda: self.version >= version or stream.cancelled)
+        return self.version >= version or stream.cancelled
+
+    async def _postpone(self, delivery: Delivery, request: GenRequest) -> None:
+        """Free the slot; a request for a version that never comes ends as a dead letter."""
+        if delivery.attempts > MAX_DELIVERIES:
+            await delivery.reject(f"request {request.id[:80]!r} wants version {request.min_version}, which never came")
+        else:
+            await delivery.nak(AGAIN_S)
+
+    async def _serve(self, request: GenRequest, stream: ReplyStream, engine_id: str) -> None:
+        """Stream a completion to its requester; on cancellation (drain) hand it over."""
+        call = EngineRequest(
+            id=engine_id,
+            prompt_tokens=request.prompt_tokens.numpy(),
+            sampling=request.sampling,
+            seed=request.seed,
+            position=request.position,
+        )
+        try:
+            async for chunk in await self._admitted(request, call):
+                await stream.add(chunk)
+        except EngineError as exc:
+            if self._engine.load().error:  # not this request's fault: it goes on elsewhere, this process ends
+                await stream.goodbye()
+                raise
+            await stream.refused(str(exc))
+        except asyncio.CancelledError:
+            await stream.goodbye()
+            raise
+        finally:
+            if self._cohorts is not None:
+                self._cohorts.ended(engine_id)
+
+    async def _admitted(self, request: GenRequest, call: EngineRequest) -> TokenStream:
+        if self._cohorts is None or not request.cohort_id:
+            return self._engine.generate(call)
+        return await self._cohorts.generate(self._engine, request, call)
+
+    async def follow(self) -> None:
+        """Swap to each new head, the newest first; a version that can't be used leaves the old one serving."""
+        newest = asyncio.Event()
+        latest: list[Head] = []
+
+        async def watch() -> None:
+            async for head in follow_heads(self._ctx.bus, self._ctx.policy):
+                latest[:] = [head]
+                newest.set()
+                async with self._served:
+                    self._head = head
+                    self._served.notify_all()
+                self._say()
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(watch())
+            while True:
+                await newest.wait()
+                newest.clear()
+                if latest[0].version > self.version:
+                    await self._update(latest[0])
+
+    async def _update(self, head: Head) -> None:
+        started = time.monotonic()
+        pause_s = await self._swap(head)
+        if pause_s is None:
+            return
+        lag = head.version - self.version
+        async with self._served:
+            self.version = head.version
+            self._served.notify_all()
+        self._say()
+        values = {
+            WEIGHTS_APPLY_S: time.monotonic() - started,
+            WEIGHTS_PAUSE_S: pause_s,
+            WEIGHTS_LAG_VERSIONS: float(lag),
+        }
+        await self._ctx.bus.metrics(
+            Metrics(
+                kind=WEIGHTS,
+                at=time.time(),
+                values=dict(values),
+                policy=self._ctx.policy,
+                step=head.step,
+                version=head.version,
+                labels={"actor": self._ctx.name},
+            )
+        )
+
+    async def _swap(self, head: Head) -> float | None:
+        """Put the head's version in place; returns the pause in seconds, None if it was refused twice.
+
+        The second time it is read from a full on, without what is in memory: either may be what is damaged.
+        """
+        for next_step in ("it is read again, from a full version on", "the old version serves until the next one"):
+            try:
+                self._stale |= set(await self._weights.advance(head))
+                shadow = self._weights.shadow
+                assert shadow is not None
+                changed = {name: shadow.tensors[name] for name in self._stale}
+                async with self._cohorts.between() if self._cohorts else contextlib.nullcontext():
+                    pause_s = await self._engine.swap(head.version, changed)
+            except WeightsError as exc:
+                self._weights.reset()
+                await refused(self._ctx, head, f"{exc}; {next_step}")
+            else:
+                self._stale.clear()
+                return pause_s
+        return None
+
+    async def cancels(self) -> None:
+        """End requests whose requesters no longer want them."""
+        subject = self._ctx.bus.topology.gen_cancel(self._ctx.policy)
+        async with self._ctx.bus.subscribe_core(subject) as messages:
+            async for decoded in messages:
+                await self._cancel(decoded)
+
+    async def _cancel(self, decoded: Decoded) -> None:
+        cancel = decoded.message
+        if not isinstance(cancel, GenCancel) or cancel.replica not in ("", self._ctx.incarnation):
+            return
+        for engine_id, stream in list(self._streams.items()):
+            request_id, _, attempt = engine_id.rpartition("@")
+            if request_id == cancel.request_id and cancel.attempt in (-1, int(attempt)):
+                stream.cancelled = True  # it may not have reached the engine yet
+                await self._engine.cancel(engine_id)
+                if self._cohorts is not None:
+                    self._cohorts.cancel(engine_id)
+                async with self._served:
+                    self._served.notify_all()
+
+    async def report(self) -> None:
+        """Keep gauges current and idle requesters reassured."""
+        idle_s = self._ctx.config.bus.silence_s / 3
+        while not await self._ctx.stopped_within(min(REPORT_EVERY_S, idle_s / 2)):
+            load = self._engine.load()
+            for name, value in (
+                (POLICY_TOKENS_PER_S, load.tokens_per_s),
+                (POLICY_RUNNING, load.running),
+                (POLICY_WAITING, load.queued),
+                (POLICY_SLOTS, load.slots),
+                (POLICY_VERSION, self.version),
+            ):
+                self._ctx.gauge(name, value)
+            self._ctx.gauges.update(bus_gauges(self._ctx.bus.counters))
+            now = time.monotonic()
+            for stream in [it for it in self._streams.values() if it.is_accepted and now - it.last_sent > idle_s]:
+                await stream.heartbeat()
+
+
+async def run(ctx: ActorContext) -> None:
+    """Load, serve until told to stop, hand over."""
+    weights = WeightFollower(ctx.bus, ctx.policy)
+    loaded = await ctx.unless_stopped(load(ctx, weights))
+    if loaded is None:
+        return
+    engine, head = loaded
+    replica = Replica(ctx, engine, weights, head)
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(replica.follow())
+            group.create_task(replica.cancels())
+            group.create_task(replica.report())
+            group.create_task(replica.pull(group))
+            await ctx.stopping.wait()
+            ctx.set_state(MemberState.DRAINING)
+            raise _Stop
+    except* _Stop:
+        _log.info("policy replica drained", extra={"actor": ctx.name})
+    finally:
+        await engine.stop()

@@ -1,0 +1,50 @@
+"""How a policy replica gets its first weights, and says that it can't use some. It serves nothing."""
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import aclosing
+
+from astraflow.actors.base.context import ActorContext
+from astraflow.actors.weights.follower import WeightFollower, follow_heads
+from astraflow.algos.tensors import HostTensor
+from astraflow.engines.base import PolicyEngine
+from astraflow.engines.factory import build_engine
+from astraflow.errors import WeightsError
+from astraflow.messages import Head, MemberState
+
+
+async def load(ctx: ActorContext, weights: WeightFollower) -> tuple[PolicyEngine, Head]:
+    """An engine that serves the newest head that can be read: versions may be purged meanwhile, or damaged."""
+    ctx.waits_for(f"the first weights of {ctx.policy}")
+    async with aclosing(follow_heads(ctx.bus, ctx.policy)) as heads:
+        async for head in heads:
+            ctx.set_state(MemberState.CATCHING_UP)
+            ctx.waits_for("")
+            try:
+                files = await weights.files(head)
+                tensors = await weights.advance(head)
+            except WeightsError as exc:
+                weights.reset()
+                await refused(ctx, head, f"{exc}; the next version is waited for")
+                ctx.waits_for(f"weights of {ctx.policy} after version {head.version}, which can't be read")
+                continue
+            return await _started(ctx, files, tensors, head), head
+    raise AssertionError("heads are followed for ever")
+
+
+async def _started(
+    ctx: ActorContext, files: dict[str, bytes], tensors: Mapping[str, HostTensor], head: Head
+) -> PolicyEngine:
+    engine = await asyncio.to_thread(build_engine, ctx.policy_section.engine, files, tensors, head.version, ctx.threads)
+    try:
+        await engine.start()
+    except BaseException:
+        await engine.stop()
+        raise
+    return engine
+
+
+async def refused(ctx: ActorContext, head: Head, why: str) -> None:
+    """Tell that a version can't be used, and what comes next."""
+    ctx.last_error = why
+    await ctx.bus.event("warning", "version-refused", f"version {head.version} of {head.policy}: {why}")

@@ -1,0 +1,217 @@
+"""The recorder actor: the METRICS, EVENTS and EPISODES logs into the run folder, then summary.json and the picture.
+
+It decides nothing and nobody waits for it. Invariant: every log entry is one line of its file, however often the
+recorder dies (jsonl.py). Shutdown order: when the run has finished, wait until the other actors are gone → read the
+logs to their end → commit → summary.json → reward-curve.png. A drain skips the wait and says "finished": false.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from astraflow.actors.base.context import ActorContext
+from astraflow.actors.base.metrics import RECORDER_EPISODES, RECORDER_EVENTS, RECORDER_METRICS
+from astraflow.actors.node.orders import left
+from astraflow.actors.recorder.curves import draw_curves
+from astraflow.actors.recorder.jsonl import DiskFullError, JsonLines, replace_durably
+from astraflow.actors.recorder.summary import BusFacts, Summary, build_summary, encode_summary
+from astraflow.actors.view.history import EpisodeTotals, History
+from astraflow.actors.view.lines import encode_line, read_episodes, read_metrics
+from astraflow.bus import Bus, Cursor
+from astraflow.messages import Episode, Event, Head, Ledger, MemberState, Metrics, Progress
+
+METRICS_FILE, EVENTS_FILE, EPISODES_FILE = "metrics.jsonl", "events.jsonl", "episodes.jsonl"
+SUMMARY_FILE, CURVES_FILE = "summary.json", "reward-curve.png"
+QUEUE_LINES = 1024  # read from a log and not written yet, per file
+COMMIT_LINES = 1024
+LAST = ("recorder", "node")  # they leave after the others
+COMMIT_EVERY_S = 0.5  # a commit is two fsyncs: more often would only wear the disk
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+
+class LogRecorder:
+    """One log into one file. `open` first, then `copy` once."""
+
+    def __init__(
+        self, bus: Bus, stream: str, path: Path, *, episode_text: bool, recorded: Callable[[int], None]
+    ) -> None:
+        """`recorded` is told the sequence of the newest entry that is durably in the file, 0 = none."""
+        self.file = JsonLines(path)
+        self._recorded = recorded
+        self._bus = bus
+        self._stream = stream
+        self._episode_text = episode_text
+        self._cursor: Cursor | None = None  # of the last entry that is in the queue or in the file
+        self._start: int | Literal["first"] = "first"  # where to begin without a cursor
+        self._queue: asyncio.Queue[tuple[bytes, Cursor] | None] = asyncio.Queue(QUEUE_LINES)  # None: no more
+
+    async def open(self) -> None:
+        """Open the file where it agrees with the log. A line that can't be had any more is an event, not a stop."""
+        if not await asyncio.to_thread(self.file.open):
+            await self._warn("the file was cut by someone else; it is written anew from the oldest entry on the bus")
+        self._cursor = self.file.position.cursor
+        self._recorded(self._cursor.sequence if self._cursor else 0)
+        state = await self._bus.log_state(self._stream)
+        if self._cursor is None or self._cursor.incarnation != state.incarnation:
+            return
+        missed = state.first_sequence - self._cursor.sequence - 1
+        if missed > 0:
+            await self._warn(f"{missed} entries were removed from {self._stream} before they were recorded")
+        if missed >= 0:  # nothing is left of the cursor's own entry to check it by
+            self._cursor, self._start = None, state.first_sequence
+
+    async def _warn(self, text: str) -> None:
+        await self._bus.event("warning", "recorder-gap", f"{self.file.path.name}: {text}")
+
+    async def copy(self, until: asyncio.Event) -> None:
+        """Copy the log until the event is set, and then what the log holds by then."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._write())
+            async with asyncio.TaskGroup() as following:
+                reader = following.create_task(self._read(follow=True))
+                await until.wait()
+                reader.cancel()
+            await self._read(follow=False)
+            await self._queue.put(None)
+
+    async def _read(self, *, follow: bool) -> None:
+        log = self._bus.read_log(self._stream, cursor=self._cursor, start=self._start, follow=follow)
+        async with contextlib.aclosing(log) as entries:
+            async for entry in entries:
+                if not isinstance(entry.message, Episode | Event | Metrics):
+                    continue
+                try:
+                    line = encode_line(entry.message, episode_text=self._episode_text)
+                except (TypeError, ValueError, RecursionError) as exc:
+                    self._bus.counters["recorder.unwritable"] += 1
+                    _log.warning("entry can't be written", extra={"sequence": entry.sequence, "why": str(exc)})
+                    continue
+                await self._queue.put((line, entry.cursor))
+                self._cursor = entry.cursor
+
+    async def _write(self) -> None:
+        more = True
+        while more:
+            batch, more = await self._batch()
+            if batch:
+                lines, cursor = [line for line, _ in batch], batch[-1][1]
+                await asyncio.to_thread(self.file.commit, lines, cursor)
+                self._recorded(cursor.sequence)
+        await asyncio.to_thread(self.file.close)
+
+    async def _batch(self) -> tuple[list[tuple[bytes, Cursor]], bool]:
+        """At least one line, and what comes within COMMIT_EVERY_S; False when no more will come."""
+        batch: list[tuple[bytes, Cursor]] = []
+        item = await self._queue.get()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(COMMIT_EVERY_S):
+                while item is not None:
+                    batch.append(item)
+                    if len(batch) == COMMIT_LINES:
+                        break
+                    item = await self._queue.get()
+        return batch, item is not None
+
+
+async def run(ctx: ActorContext) -> None:
+    """Record until told to stop, then write the results.
+
+    Raises: DiskFullError (a ConfigError: a restart won't help) if the run folder has no room; an event says so.
+    """
+    try:
+        await _record(ctx)
+    except* DiskFullError as group:
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        await ctx.bus.event("error", "disk-full", f"{ctx.name} stops: {error}")
+        raise
+
+
+async def _record(ctx: ActorContext) -> None:
+    topology, done = ctx.bus.topology, asyncio.Event()
+    await asyncio.to_thread(ctx.folder.mkdir, parents=True, exist_ok=True)
+    logs = [
+        LogRecorder(
+            ctx.bus,
+            stream,
+            ctx.folder / name,
+            episode_text=ctx.config.record.episode_text,
+            recorded=partial(ctx.gauge, gauge),
+        )
+        for stream, name, gauge in (
+            (topology.metrics, METRICS_FILE, RECORDER_METRICS),
+            (topology.events, EVENTS_FILE, RECORDER_EVENTS),
+            (topology.episodes, EPISODES_FILE, RECORDER_EPISODES),
+        )
+    ]
+    for log in logs:
+        await log.open()
+    ctx.set_state(MemberState.READY)
+    async with asyncio.TaskGroup() as group:
+        for log in logs:
+            group.create_task(log.copy(done))
+        await ctx.stopping.wait()
+        ctx.set_state(MemberState.DRAINING)
+        if ctx.stop_reason == "finished":
+            await _others_gone(ctx)
+        done.set()
+    facts = await read_facts(ctx.bus)
+    up_s = logs[0].file.position.up_s
+    await asyncio.to_thread(write_results, ctx, facts, up_s=up_s, at=time.time())
+    _log.info("results are written", extra={"folder": str(ctx.folder), "reason": ctx.stop_reason})
+
+
+async def _others_gone(ctx: ActorContext) -> None:
+    """Wait until the other actors are gone, at most the grace time: their last words belong in the files."""
+    ctx.waits_for("the other actors' last words")
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(ctx.config.node.grace_s):
+            await left(ctx.bus, lambda member: member.role not in LAST)
+    ctx.waits_for("")
+
+
+async def read_facts(bus: Bus) -> BusFacts:
+    """Progress, heads and ledgers, as they are now."""
+    progress = await _values(bus, "progress.", Progress)
+    heads = await _values(bus, "head.", Head)
+    ledgers = await _values(bus, "ledger.", Ledger)
+    return BusFacts(progress=progress, heads=heads, ledgers=ledgers)
+
+
+async def _values(bus: Bus, prefix: str, kind: type[T]) -> dict[str, T]:
+    entries = await bus.kv_list(prefix)
+    return {key.removeprefix(prefix): e.message for key, e in entries.items() if isinstance(e.message, kind)}
+
+
+def write_results(ctx: ActorContext, facts: BusFacts, *, up_s: float, at: float) -> Summary:
+    """summary.json and the picture, from the recorded files. Blocking. Raises DiskFullError, OSError."""
+    history, totals = History(), EpisodeTotals()
+    for metrics in read_metrics(ctx.folder / METRICS_FILE):
+        history.add(metrics)
+    for line in read_episodes(ctx.folder / EPISODES_FILE):
+        totals.add(line)
+    summary = build_summary(
+        ctx.config,
+        ctx.record,
+        history=history,
+        totals=totals,
+        facts=facts,
+        at=at,
+        up_s=up_s,
+        stop_reason=ctx.stop_reason,
+    )
+    replace_durably(ctx.folder / SUMMARY_FILE, encode_summary(summary))
+    try:
+        draw_curves(ctx.folder / CURVES_FILE, run=ctx.record.name, history=history, totals=totals)
+    except ImportError as exc:
+        _log.warning("no picture: matplotlib is not installed", extra={"error": str(exc)})
+    return summary

@@ -1,0 +1,235 @@
+"""The rollout actor: a pool of concurrent episodes.
+
+It pulls tasks when it has a free slot, plays each in its environment and publishes exactly one terminal Episode per
+attempt before it acks the task. It does not choose tasks and does not judge what is worth training.
+Shutdown order: stop pulling → cancel episodes and nak their tasks → close environments.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from astraflow.actors.base.context import ActorContext
+from astraflow.actors.base.handover import start_work
+from astraflow.actors.base.metrics import (
+    ROLLOUT,
+    ROLLOUT_CONTINUED,
+    ROLLOUT_RUNNING,
+    ROLLOUT_SLOTS,
+    ROLLOUT_WASTED_CHUNKS,
+    bus_gauges,
+)
+from astraflow.actors.rollout.cohort_gate import CohortGate
+from astraflow.actors.rollout.generation import Generates, GenerationClient
+from astraflow.actors.rollout.play import Player, failed_episode
+from astraflow.actors.rollout.stats import RolloutStats
+from astraflow.actors.rollout.tokenizers import fetch_tokenizers
+from astraflow.bus import Delivery, WorkQueue
+from astraflow.envs.base import Environment
+from astraflow.envs.registry import build_env
+from astraflow.errors import ConfigError, MessageError
+from astraflow.messages import Episode, MemberState, Metrics, Reason, Task
+
+MAX_DELIVERIES = 20  # a task that was handed out this often without a record is poison
+REPORT_EVERY_S = 2.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class _InWork:
+    """An attempt that is played. Its other deliveries wait for `ended`."""
+
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    published: bool = False
+
+
+class RolloutPool:
+    """Slots, queues and the episodes in flight. Invariant: one attempt is played once at a time."""
+
+    def __init__(self, ctx: ActorContext, player: Player) -> None:
+        self._ctx = ctx
+        self._player = player
+        self._size = ctx.config.node.episodes_per_rollout
+        self._slots = asyncio.Semaphore(self._size)
+        self._taken = 0  # slots that are taken or spoken for
+        self._room = asyncio.Event()
+        self._in_work: dict[tuple[str, int], _InWork] = {}  # by task id and attempt
+        self.folded = 0  # deliveries of an attempt that was in work
+        self.stats = RolloutStats()
+        ctx.gauge(ROLLOUT_SLOTS, self._size)
+
+    async def serve(self, queue: WorkQueue, group: asyncio.TaskGroup) -> None:
+        """Pull from one queue for ever, while slots are free.
+
+        A pull that waits holds no slot, so that an empty queue does not starve the others; a delivery that comes when
+        another queue has filled the pool waits for its slot, which is at most one per queue.
+        """
+        while True:
+            while self._taken >= self._size:
+                self._room.clear()
+                await self._room.wait()
+            await start_work(group, await self._pull(queue), self._play)
+
+    async def _pull(self, queue: WorkQueue) -> list[Delivery]:
+        """One delivery, and more if there are slots for them; each has taken one."""
+        deliveries = await queue.fetch(1)
+        free = max(0, self._size - self._taken - 1)
+        self._take(1 + free)  # before the next await: the other queues count too
+        try:
+            if free:
+                deliveries += await queue.fetch(free, wait=False)
+        except asyncio.CancelledError:
+            await deliveries[0].nak()
+            raise
+        finally:
+            self._take(len(deliveries) - 1 - free)
+        return deliveries
+
+    async def _play(self, delivery: Delivery) -> None:
+        task = delivery.message
+        assert isinstance(task, Task), task  # the queue holds no other type
+        key = (task.id, task.attempt)
+        try:
+            if fault := self._player.fault_of(task):
+                await delivery.reject(fault)
+                return
+            async with delivery.keep_alive():
+                if (other := self._in_work.get(key)) is not None:
+                    published = await self._published_by(other)
+                else:
+                    self._in_work[key] = work = _InWork()
+                    try:
+                        async with self._slots:
+                            await self._record(task, delivery.attempts)
+                        work.published = published = True
+                    finally:
+                        del self._in_work[key]
+                        work.ended.set()
+            await (delivery.ack() if published else delivery.nak())
+        except asyncio.CancelledError:
+            await delivery.nak()
+            raise
+        finally:
+            self._take(-1)
+
+    async def _published_by(self, work: _InWork) -> bool:
+        """Wait for the same attempt, without a slot; whether it has its record then."""
+        self.folded += 1
+        self._take(-1)
+        try:
+            await work.ended.wait()
+        finally:
+            self._take(1)
+        return work.published
+
+    async def _record(self, task: Task, deliveries: int) -> None:
+        """Play and publish. What can't be sent, whatever the environment put into it, is a failure of it."""
+        episode = await self._episode(task, deliveries)
+        try:
+            await self._publish(episode)
+        except MessageError as exc:
+            error = f"the episode can't be sent: {exc}"
+            episode = failed_episode(task, Reason.ENV, error, started_at=episode.started_at)
+            await self._publish(episode)
+        self.stats.add(episode)
+
+    async def _episode(self, task: Task, deliveries: int) -> Episode:
+        if deliveries > MAX_DELIVERIES:
+            error = f"poison: delivered {deliveries} times without a record"
+            return failed_episode(task, Reason.INFRA, error, started_at=time.time())
+        return await self._player.play(task)
+
+    async def _publish(self, episode: Episode) -> None:
+        bus = self._ctx.bus
+        msg_id = f"{episode.task_id}@{episode.attempt}"
+        await bus.publish(bus.topology.episode(episode.env), episode, msg_id=msg_id, deadline_s=None)
+
+    def _take(self, slots: int) -> None:
+        self._taken += slots
+        self._room.set()
+        self._ctx.gauge(ROLLOUT_RUNNING, self._taken)
+        self._ctx.waits_for("" if self._taken else "tasks: none is queued")
+
+
+async def run(ctx: ActorContext) -> None:
+    """Play episodes until told to stop."""
+    ctx.waits_for("the first weights of every policy, for their tokenizers")
+    tokenizers = await ctx.unless_stopped(fetch_tokenizers(ctx))
+    if tokenizers is None:
+        return
+    envs = build_envs(ctx)
+    try:
+        async with GenerationClient.open(ctx) as client:
+            await _serve_all(ctx, client, Player(ctx, envs, gate_of(ctx, client), tokenizers), envs)
+    finally:
+        for env in envs.values():
+            await env.close()
+
+
+def gate_of(ctx: ActorContext, client: Generates) -> CohortGate:
+    """The gate of this process. A task that is redelivered comes within the ack wait."""
+
+    async def tell(text: str) -> None:
+        await ctx.bus.event("warning", "not-repeatable", text)
+
+    return CohortGate(client, name=ctx.incarnation, patience_s=2 * ctx.config.bus.ack_wait_s, tell=tell)
+
+
+def build_envs(ctx: ActorContext) -> dict[str, Environment]:
+    """The environments that can be built here; for the others `status` says why. Raises ConfigError if there is none.
+
+    A node may lack a package or the user's code: it is given only the tasks that it can run.
+    """
+    envs: dict[str, Environment] = {}
+    for name, section in ctx.config.envs.items():
+        try:
+            envs[name] = build_env(section)
+        except ConfigError as exc:
+            ctx.unserved[name] = str(exc)
+            _log.warning("environment not served", extra={"actor": ctx.name, "env": name, "why": str(exc)})
+    if not envs:
+        raise ConfigError(f"no environment of this run can be built here: {'; '.join(ctx.unserved.values())}")
+    return envs
+
+
+async def _serve_all(
+    ctx: ActorContext, client: GenerationClient, player: Player, envs: Mapping[str, Environment]
+) -> None:
+    pool, topology = RolloutPool(ctx, player), ctx.bus.topology
+    ctx.set_state(MemberState.READY)
+    ctx.waits_for("tasks: none is queued")
+    try:
+        async with asyncio.TaskGroup() as group:
+            for env in envs:
+                for consumer in (topology.task_consumer(env), topology.eval_consumer(env)):
+                    group.create_task(_pull(ctx, pool, consumer, group))
+            group.create_task(_report(ctx, pool, client))
+            await ctx.stopping.wait()
+            ctx.set_state(MemberState.DRAINING)
+            raise _Stop
+    except* _Stop:
+        _log.info("rollout drained", extra={"actor": ctx.name})
+
+
+async def _report(ctx: ActorContext, pool: RolloutPool, client: GenerationClient) -> None:
+    """Publish what the pool did, every few seconds in which it did something."""
+    while not await ctx.stopped_within(REPORT_EVERY_S):
+        ctx.gauge(ROLLOUT_CONTINUED, client.continued)
+        ctx.gauge(ROLLOUT_WASTED_CHUNKS, client.wasted_chunks)
+        ctx.gauges.update(bus_gauges(ctx.bus.counters))
+        values = pool.stats.flush(continuations=client.continued)
+        if values is not None:
+            labels = {"actor": ctx.name}
+            await ctx.bus.metrics(Metrics(kind=ROLLOUT, at=time.time(), values=values, labels=labels))
+
+
+async def _pull(ctx: ActorContext, pool: RolloutPool, consumer: str, group: asyncio.TaskGroup) -> None:
+    async with ctx.bus.queue(ctx.bus.topology.tasks, consumer) as queue:
+        await pool.serve(queue, group)
+
+
+class _Stop(Exception):
+    """Ends the task group from inside; its tasks are cancelled and nak what they hold."""

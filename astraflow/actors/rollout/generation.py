@@ -1,0 +1,319 @@
+"""The requester's side of a generation: a supervised stream that survives its replica (DESIGN §5).
+
+    queued ──first chunk──▶ streaming ──finish──▶ done
+      ▲  └─TTL passed,─┐       │
+      │    queue lost  │       │
+      └────────────────┴───────┴ silence, goodbye, gap: attempt + 1 with the tokens so far
+
+It knows tokens only, no text and no episodes. Invariant: tokens handed out are contiguous and each comes from the one
+replica that this attempt belongs to; whatever another one sends is dropped and cancelled.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import math
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from astraflow.actors.base.context import ActorContext
+from astraflow.errors import BusError, EngineError, MessageError
+from astraflow.messages import ChunkKind, GenCancel, GenChunk, GenRequest, Sampling, VersionSpan, array_of
+
+CANCELS_REMEMBERED = 1024
+
+T = TypeVar("T", bound=np.generic)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completion:
+    """A finished generation. C = its tokens."""
+
+    tokens: NDArray[np.int32]  # [C]
+    logprobs: NDArray[np.float32]  # [C]
+    versions: tuple[VersionSpan, ...]
+    finish_reason: str
+    attempts: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """What to generate. `id` orders the requests of a cohort; two calls at the same time may have the same one."""
+
+    id: str
+    policy: str
+    prompt_tokens: NDArray[np.int32]
+    sampling: Sampling
+    seed: int
+    min_version: int = 0
+    cohort_id: str = ""
+    cohort_size: int = 0
+
+
+class Generates(Protocol):
+    """Anything that completes a call, in service the GenerationClient."""
+
+    async def generate(self, call: Call) -> Completion: ...
+
+
+@dataclass
+class _Stream:
+    """One call in flight."""
+
+    call: Call
+    attempt: int = 0
+    queued: bool = False  # this attempt is stored in the queue
+    replica: str = ""  # "" until a replica's chunk has claimed the attempt for it
+    tokens: list[NDArray[np.int32]] = field(default_factory=list)  # per chunk
+    logprobs: list[NDArray[np.float32]] = field(default_factory=list)
+    count: int = 0  # tokens so far
+    versions: list[VersionSpan] = field(default_factory=list)
+    finish_reason: str = ""
+    error: str = ""
+    broken: str = ""  # why this attempt must be continued elsewhere
+    last_heard: float = 0.0
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def take(self, chunk: GenChunk) -> None:
+        """Apply a chunk of the current attempt. The first claims it for its replica: `accepted` may be lost."""
+        claims, self.replica = not self.replica, chunk.replica
+        self.last_heard = time.monotonic()
+        if chunk.kind is ChunkKind.GOODBYE:
+            self.broken = "goodbye"
+        elif chunk.kind is ChunkKind.REFUSED:
+            self.error = chunk.error
+        elif chunk.kind is ChunkKind.TOKENS and chunk.tokens is not None and chunk.logprobs is not None:
+            if chunk.position != self.count:
+                self.broken = f"gap: token {chunk.position} after {self.count}"
+            else:
+                self.tokens.append(chunk.tokens.numpy())
+                self.logprobs.append(chunk.logprobs.numpy())
+                self.count += self.tokens[-1].size
+                self.versions.extend(chunk.versions)
+                self.finish_reason = chunk.finish_reason
+        if self.settled or claims:
+            self.changed.set()
+
+    def fail(self, why: str) -> None:
+        """Give this attempt up."""
+        self.broken = why
+        self.changed.set()
+
+    @property
+    def settled(self) -> bool:
+        return bool(self.finish_reason or self.error or self.broken)
+
+    def restart(self) -> None:
+        """Begin the next attempt with what is there."""
+        self.attempt += 1
+        self.queued, self.replica, self.broken = False, "", ""
+        self.changed.clear()
+
+
+def _joined(pieces: list[NDArray[T]], dtype: type[T]) -> NDArray[T]:
+    return np.concatenate(pieces) if pieces else np.empty(0, dtype)
+
+
+def well_formed(chunk: GenChunk) -> bool:
+    """Whether a chunk's arrays and version spans fit together: C token ids, C finite logprobs, spans over all C."""
+    if chunk.kind is not ChunkKind.TOKENS:
+        return True
+    if chunk.tokens is None or chunk.logprobs is None:
+        return False
+    try:
+        tokens, logprobs = chunk.tokens.numpy(), chunk.logprobs.numpy()
+    except MessageError:
+        return False
+    if (chunk.tokens.dtype, chunk.logprobs.dtype) != ("i4", "f4") or tokens.ndim != 1 or tokens.shape != logprobs.shape:
+        return False
+    reached = chunk.position
+    for span in chunk.versions:
+        if span.start != reached or span.end < span.start or span.version < 0:
+            return False
+        reached = span.end
+    return reached == chunk.position + tokens.size and bool(np.isfinite(logprobs).all()) and bool((tokens >= 0).all())
+
+
+def merge_spans(spans: list[VersionSpan]) -> tuple[VersionSpan, ...]:
+    """Join neighbouring spans of the same version."""
+    merged: list[VersionSpan] = []
+    for span in spans:
+        if merged and merged[-1].version == span.version and merged[-1].end == span.start:
+            merged[-1] = VersionSpan(version=span.version, start=merged[-1].start, end=span.end)
+        else:
+            merged.append(span)
+    return tuple(merged)
+
+
+class GenerationClient:
+    """All generations of one process, over one reply subscription."""
+
+    def __init__(self, ctx: ActorContext) -> None:
+        self._ctx = ctx
+        self._bus = ctx.bus
+        self._reply = f"{ctx.bus.topology.reply(ctx.node)}.{ctx.incarnation}"
+        self._streams: dict[str, _Stream] = {}  # by request id, which no other client and no other call has
+        self._numbers = itertools.count()
+        self._cancelled: dict[tuple[str, int, str], float] = {}  # request, attempt, replica: when it was told
+        self.continued = 0  # attempts that were continued elsewhere
+        self.wasted_chunks = 0  # chunks of replicas that an attempt did not belong to
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, ctx: ActorContext) -> AsyncIterator["GenerationClient"]:
+        """A client that listens while the context is open."""
+        client = cls(ctx)
+        queue = await ctx.bus.log_state(ctx.bus.topology.gen_requests)
+        async with ctx.bus.subscribe_core(client._reply) as chunks, asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(client._dispatch(chunks)),
+                group.create_task(client._notice_lost_queue(queue.incarnation, ctx.bus.reconnects)),
+            ]
+            try:
+                yield client
+            finally:
+                for task in tasks:
+                    task.cancel()
+
+    async def _notice_lost_queue(self, incarnation: str, reconnects: int) -> None:
+        """Requests wait in the server's memory: after its restart they are gone, and are sent again at once."""
+        stream = self._bus.topology.gen_requests
+        while True:
+            reconnects = await self._bus.reconnected(reconnects)
+            try:
+                found = (await self._bus.log_state(stream)).incarnation
+            except BusError as exc:  # not made anew yet; publishing waits for it
+                _log.warning("generation queue gone", extra={"stream": stream, "why": str(exc)})
+                found = ""
+            if found != incarnation:
+                incarnation = found
+                for waiting in [item for item in self._streams.values() if item.queued and not item.replica]:
+                    waiting.fail("its queue was lost")
+
+    async def _dispatch(self, chunks: AsyncIterator[object]) -> None:
+        async for decoded in chunks:
+            chunk = getattr(decoded, "message", None)
+            if isinstance(chunk, GenChunk):
+                await self._route(chunk)
+
+    async def _route(self, chunk: GenChunk) -> None:
+        stream = self._streams.get(chunk.request_id)
+        if stream is not None and not well_formed(chunk):
+            self._bus.counters["generation.malformed"] += 1
+            return
+        if stream is not None and chunk.attempt == stream.attempt and stream.replica in ("", chunk.replica):
+            stream.take(chunk)
+            return
+        if stream is not None:
+            self.wasted_chunks += 1
+        if chunk.kind in (ChunkKind.ACCEPTED, ChunkKind.TOKENS, ChunkKind.HEARTBEAT) and not chunk.finish_reason:
+            await self._cancel(chunk)
+
+    async def _cancel(self, chunk: GenChunk) -> None:
+        """Tell a replica that its work is not wanted; not at every chunk, but again if it seems not to have heard."""
+        key, now = (chunk.request_id, chunk.attempt, chunk.replica), time.monotonic()
+        if now - self._cancelled.get(key, -math.inf) < self._ctx.config.bus.silence_s:
+            return
+        self._cancelled.pop(key, None)  # to the end: the dict is in order of time
+        self._cancelled[key] = now
+        if len(self._cancelled) > CANCELS_REMEMBERED:
+            del self._cancelled[next(iter(self._cancelled))]
+        cancel = GenCancel(request_id=chunk.request_id, attempt=chunk.attempt, replica=chunk.replica)
+        policy = chunk.request_id.rsplit("|", 1)[-1]
+        await self._bus.publish_core(self._bus.topology.gen_cancel(policy), cancel)
+
+    async def generate(self, call: Call) -> Completion:
+        """Generate to the end, through as many attempts as it takes.
+
+        Raises EngineError if a replica refuses the request. Cancelling the caller cancels the request at the engine.
+        """
+        stream = _Stream(call)
+        request_id = f"{call.id}|{self._ctx.incarnation}-{next(self._numbers)}|{call.policy}"
+        self._streams[request_id] = stream
+        try:
+            while not stream.finish_reason:
+                await self._send(request_id, stream)
+                await self._supervise(stream)
+                if stream.error:
+                    raise EngineError(f"policy {call.policy} refused {call.id}: {stream.error}")
+                if stream.broken:
+                    self.continued += 1
+                    _log.info("generation continued", extra={"request": call.id, "why": stream.broken})
+                    stream.restart()
+        except asyncio.CancelledError:
+            message = GenCancel(request_id=request_id, attempt=stream.attempt)
+            await self._bus.publish_core(self._bus.topology.gen_cancel(call.policy), message)
+            raise
+        finally:
+            del self._streams[request_id]
+        return Completion(
+            tokens=_joined(stream.tokens, np.int32),
+            logprobs=_joined(stream.logprobs, np.float32),
+            versions=merge_spans(stream.versions),
+            finish_reason=stream.finish_reason,
+            attempts=stream.attempt + 1,
+        )
+
+    async def _send(self, request_id: str, stream: _Stream) -> None:
+        """Queue the current attempt: the prompt and the tokens so far, with what is left of the budget."""
+        call, done = stream.call, stream.count
+        left = call.sampling.max_new_tokens - done
+        if left <= 0:
+            stream.finish_reason = "length"
+            return
+        sampling = Sampling(
+            max_new_tokens=left,
+            temperature=call.sampling.temperature,
+            top_k=call.sampling.top_k,
+            top_p=call.sampling.top_p,
+            stop_token_ids=call.sampling.stop_token_ids,
+            ignore_eos=call.sampling.ignore_eos,
+        )
+        ttl_s = self._ctx.config.bus.request_ttl_s
+        request = GenRequest(
+            id=request_id,
+            attempt=stream.attempt,
+            policy=call.policy,
+            prompt_tokens=array_of(np.concatenate([call.prompt_tokens, *stream.tokens]), "i4"),
+            sampling=sampling,
+            seed=call.seed,
+            reply_subject=self._reply,
+            position=done,
+            min_version=call.min_version,
+            cohort_id=call.cohort_id if stream.attempt == 0 else "",  # nobody waits for those that come again
+            cohort_size=call.cohort_size if stream.attempt == 0 else 0,
+            expires_at=time.time() + ttl_s,
+        )
+        await self._bus.publish(
+            self._bus.topology.gen(call.policy),
+            request,
+            msg_id=f"{request_id}@{stream.attempt}",
+            ttl_s=ttl_s,
+            deadline_s=None,
+        )
+        stream.queued = True
+
+    async def _supervise(self, stream: _Stream) -> None:
+        """Return when the attempt has finished, failed, or must be continued elsewhere."""
+        silence_s = self._ctx.config.bus.silence_s
+        patience_s = self._ctx.config.bus.request_ttl_s  # until accepted, waiting is queueing
+        waiting_since = time.monotonic()
+        while not stream.settled:
+            last = stream.last_heard if stream.replica else waiting_since
+            left_s = last + (silence_s if stream.replica else patience_s) - time.monotonic()
+            if left_s <= 0:
+                stream.fail("silence" if stream.replica else "not accepted in time")
+                return
+            stream.changed.clear()
+            with contextlib.suppress(TimeoutError):  # tokens that came meanwhile have moved `last_heard`
+                async with asyncio.timeout(left_s):
+                    await stream.changed.wait()

@@ -1,0 +1,176 @@
+"""Play one task: run its environment against the policies and turn whatever happens into one Episode.
+
+A failure is data: it becomes a reason code here, at the rollout boundary, and nowhere else. It publishes no episodes
+and pulls no tasks. Invariant: whatever an environment returns, the record can be encoded (its size apart): numbers are
+plain floats, text is UTF-8.
+"""
+
+import asyncio
+import logging
+import math
+import time
+import traceback
+from collections.abc import Mapping
+
+from astraflow.actors.base.context import ActorContext
+from astraflow.actors.base.screening import fault_of_task
+from astraflow.actors.rollout.cohort_gate import CohortGate
+from astraflow.actors.rollout.generation import Generates
+from astraflow.actors.rollout.handle import RecordedPolicy
+from astraflow.config import PolicySection, SamplingSection
+from astraflow.envs.base import Environment, Outcome
+from astraflow.errors import BusError, EngineError, EnvError
+from astraflow.messages import TRAINABLE_REASONS, Episode, Reason, Sampling, Task, Trajectory
+from astraflow.models.tokenizer import ChatTokenizer, utf8
+
+MAX_ERROR_CHARS = 4000
+
+_log = logging.getLogger(__name__)
+
+
+def sampling_of(section: SamplingSection) -> Sampling:
+    """The run file's sampling section as it travels."""
+    return Sampling(
+        max_new_tokens=section.max_new_tokens,
+        temperature=section.temperature,
+        top_k=section.top_k,
+        top_p=section.top_p,
+    )
+
+
+def failed_episode(
+    task: Task,
+    reason: Reason,
+    error: str,
+    *,
+    started_at: float,
+    trajectories: tuple[Trajectory, ...] = (),
+) -> Episode:
+    """The terminal record of an attempt that has no outcome."""
+    return _record(task, reason=reason, error=error, started_at=started_at, trajectories=trajectories)
+
+
+def _record(
+    task: Task,
+    *,
+    reason: Reason,
+    started_at: float,
+    error: str = "",
+    trajectories: tuple[Trajectory, ...] = (),
+    outcome: Outcome | None = None,
+) -> Episode:
+    correct = outcome.correct if outcome else None
+    return Episode(
+        task_id=task.id,
+        attempt=task.attempt,
+        group_id=task.group_id,
+        group_size=task.group_size,
+        member=task.member,
+        source=task.source,
+        env=task.env,
+        feeds=task.feeds,
+        reason=reason,
+        error=utf8(str(error))[:MAX_ERROR_CHARS],
+        trajectories=trajectories,
+        correct=None if correct is None else float(correct),
+        prompt=utf8(str(outcome.prompt)) if outcome else "",
+        answer=utf8(str(outcome.answer)) if outcome else "",
+        metrics=_plain(outcome.metrics) if outcome else {},
+        eval_set=task.eval_set,
+        eval_round=task.eval_round,
+        started_at=started_at,
+        ended_at=time.time(),
+    )
+
+
+def _plain(numbers: Mapping[str, float]) -> dict[str, float]:
+    """Environments count in numpy's numbers and in booleans too. Raises ValueError or TypeError for what is none."""
+    return {utf8(str(name)): float(value) for name, value in numbers.items()}
+
+
+class Player:
+    """Plays tasks concurrently; holds what every episode of the process shares."""
+
+    def __init__(
+        self,
+        ctx: ActorContext,
+        envs: Mapping[str, Environment],
+        gate: CohortGate,
+        tokenizers: Mapping[str, ChatTokenizer],
+    ) -> None:
+        self._ctx = ctx
+        self._envs = envs
+        self._gate = gate
+        self._tokenizers = tokenizers
+
+    def fault_of(self, task: Task) -> str:
+        """Why a task can't be played here, whatever comes of it; "" if it can."""
+        return fault_of_task(task, incarnation=self._ctx.record.incarnation, envs=self._envs)
+
+    async def play(self, task: Task) -> Episode:
+        """One attempt, from task to terminal record. Raises nothing but CancelledError."""
+        async with self._gate.episode(task) as client:
+            return await self._play(task, client)
+
+    async def _play(self, task: Task, client: Generates) -> Episode:
+        started_at = time.time()
+        policies = self._ctx.config.policies
+        handles = {name: self._handle(task, name, section, client) for name, section in policies.items()}
+        try:
+            async with asyncio.timeout(task.deadline_s) as deadline:
+                outcome = await self._envs[task.env].run(task, handles)
+            return self._finish(task, handles, outcome, started_at)
+        except (EngineError, BusError) as exc:
+            reason, error = Reason.INFRA, str(exc)
+        except EnvError as exc:
+            reason, error = Reason.ENV, str(exc)
+        except Exception as exc:  # noqa: BLE001 - the rollout boundary: user code failed, the pool goes on
+            if deadline.expired():
+                reason, error = Reason.TIMEOUT, f"not done within {task.deadline_s:g} s"
+            else:
+                _log.error("environment raised:\n%s", utf8(traceback.format_exc()), extra={"task": task.id})
+                reason, error = Reason.ENV, f"{type(exc).__name__}: {exc}"
+        return self._fail(task, handles, reason, error, started_at)
+
+    def _handle(self, task: Task, name: str, section: PolicySection, client: Generates) -> RecordedPolicy:
+        return RecordedPolicy(
+            policy=name,
+            task=task,
+            sampling=task.sampling or sampling_of(section.sampling),
+            client=client,
+            tokenizer=self._tokenizers[name],
+        )
+
+    def _finish(
+        self, task: Task, handles: Mapping[str, RecordedPolicy], outcome: Outcome, started_at: float
+    ) -> Episode:
+        unknown = set(outcome.rewards) - set(handles)
+        if unknown:
+            raise EnvError(f"env {task.env} rewards unknown policies {sorted(unknown)}; the run has {sorted(handles)}")
+        broken = {name: reward for name, reward in outcome.rewards.items() if not math.isfinite(reward)}
+        if broken:
+            return self._fail(task, handles, Reason.GRADER, f"reward is not finite: {broken}", started_at)
+        reason, rewards = Reason(outcome.reason), dict(outcome.rewards)
+        if reason not in TRAINABLE_REASONS:  # nobody trains on it, but people read it
+            rewards = dict.fromkeys(handles, 0.0) | rewards
+        trajectories = tuple(
+            trajectory
+            for name, reward in rewards.items()
+            for trajectory in handles[name].trajectories(float(reward), _plain(outcome.parts))
+        )
+        return _record(
+            task,
+            reason=reason,
+            error=outcome.error,
+            started_at=started_at,
+            trajectories=trajectories,
+            outcome=outcome,
+        )
+
+    def _fail(
+        self, task: Task, handles: Mapping[str, RecordedPolicy], reason: Reason, error: str, started_at: float
+    ) -> Episode:
+        """What was generated before it failed stays readable, with reward 0 that nobody trains on."""
+        _log.warning("episode failed", extra={"task": task.id, "reason": reason, "error": error})
+        trajectories = tuple(item for handle in handles.values() for item in handle.trajectories(0.0, {}))
+        return failed_episode(task, reason, error, started_at=started_at, trajectories=trajectories)

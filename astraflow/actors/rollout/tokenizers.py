@@ -1,0 +1,35 @@
+"""Every policy's tokenizer, from the files that travel with its weights: a rollout node needs no model folder."""
+
+import asyncio
+import tempfile
+from contextlib import aclosing
+from pathlib import Path
+
+from astraflow.actors.base.context import ActorContext
+from astraflow.actors.weights.follower import WeightFollower, follow_heads
+from astraflow.errors import WeightsError
+from astraflow.models.tokenizer import ChatTokenizer, load_tokenizer
+
+
+async def fetch_tokenizers(ctx: ActorContext) -> dict[str, ChatTokenizer]:
+    """By policy; waits for heads that are not there yet."""
+    return {policy: await _fetch(ctx, policy) for policy in ctx.config.policies}
+
+
+async def _fetch(ctx: ActorContext, policy: str) -> ChatTokenizer:
+    follower = WeightFollower(ctx.bus, policy)
+    async with aclosing(follow_heads(ctx.bus, policy)) as heads:
+        while True:
+            try:
+                files = await follower.files(await anext(heads))
+            except WeightsError as exc:  # purged while we read: the next head has them
+                ctx.last_error = str(exc)
+            else:
+                return await asyncio.to_thread(_load, files)
+
+
+def _load(files: dict[str, bytes]) -> ChatTokenizer:
+    with tempfile.TemporaryDirectory(prefix="astraflow-tokenizer-") as folder:
+        for name, data in files.items():
+            Path(folder, name).write_bytes(data)
+        return load_tokenizer(Path(folder))

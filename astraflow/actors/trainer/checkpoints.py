@@ -1,0 +1,175 @@
+"""Trainer checkpoints: written to a temporary folder, fsynced, renamed; the newest whole one of the lineage wins.
+
+    <policy folder>/checkpoints/<epoch>-<batch number>/   learner files + trainer.json
+    <policy folder>/checkpoints/lineage.json              whose turn it is, and what it started from
+
+The learner decides what it needs; this decides where and when it counts. Invariants: a folder under its final name is
+complete, so a crash at any moment leaves the previous checkpoint usable; a trainer that was replaced while it was
+writing (a frozen process, a shared folder) overwrites nothing and is not resumed from: names carry the lease epoch, and
+only what `surviving` says counts.
+"""
+
+import os
+import re
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from astraflow.actors.base.owned_key import check_epoch
+from astraflow.bus import Cursor
+from astraflow.errors import TrainingError
+from astraflow.learners.base import Learner
+from astraflow.learners.durable import sync, write_durably
+from astraflow.messages import VersionStep
+
+STATE_FILE, LINEAGE_FILE = "trainer.json", "lineage.json"
+_NAME = re.compile(r"(\d{6,})-(\d{8,})")
+
+
+class TrainerState(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a trainer is; state and log position in one file, so that they can't disagree."""
+
+    policy: str
+    batch: int  # number of the last batch consumed
+    step: int
+    version: int
+    cursor: Cursor | None  # behind that batch in the SAMPLES log; None = at its start
+    trained_bytes: int = 0  # size of the trained log
+    recent: tuple[VersionStep, ...] = ()
+    exhausted: bool = False  # the last batch of a finite source was consumed
+
+
+class Place(NamedTuple):
+    """A checkpoint's name."""
+
+    epoch: int
+    batch: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.epoch:06d}-{self.batch:08d}"
+
+
+class Lineage(msgspec.Struct, frozen=True, kw_only=True):
+    """The trainer that has the folder now. `base` None = it started from no checkpoint."""
+
+    epoch: int
+    base: Place | None
+
+
+def surviving(places: Iterable[Place], lineage: Lineage | None) -> list[Place]:
+    """The checkpoints that may be resumed from, oldest first: the newest trainer's own, its base, and what led to it.
+
+    A checkpoint of an older epoch that is not behind the base was finished by a trainer that had been replaced. Without
+    a lineage nobody has claimed the folder (somebody copied checkpoints there), and all of them count.
+    """
+    if lineage is None:
+        return sorted(places)
+    base = lineage.base
+    return sorted(
+        place
+        for place in places
+        if place.epoch == lineage.epoch or (base is not None and place <= base and place.batch <= base.batch)
+    )
+
+
+class Checkpoints:
+    """The checkpoints of one policy on one disk, for the trainer that holds lease `epoch`."""
+
+    def __init__(self, folder: Path, *, keep: int, epoch: int) -> None:
+        self._folder = folder
+        self._keep = keep
+        self._epoch = epoch
+
+    def newest(self) -> tuple[Path, TrainerState] | None:
+        """The newest whole checkpoint that counts, or None. Raises TrainingError if its state can't be read."""
+        places = self._surviving()
+        path = self._folder / places[-1].name if places else None
+        return (path, _read_state(path)) if path is not None else None
+
+    def oldest(self) -> TrainerState | None:
+        """The state of the oldest checkpoint that counts: batches behind it must stay in the log."""
+        places = self._surviving()
+        return _read_state(self._folder / places[0].name) if places else None
+
+    def claim(self, base: Path | None) -> None:
+        """Go on from `base` (None = from no checkpoint); from now on an older trainer's saves are refused.
+
+        Raises: FencedError if a newer trainer has the folder.
+        """
+        self._check()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        lineage = Lineage(epoch=self._epoch, base=_place(base.name) if base is not None else None)
+        temporary = self._folder / f".tmp-{self._epoch:06d}-{LINEAGE_FILE}"
+        write_durably(temporary, msgspec.json.encode(lineage))
+        os.replace(temporary, self._folder / LINEAGE_FILE)
+        sync(self._folder)
+        for leftover in self._folder.glob(".tmp-*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+    def save(self, learner: Learner, state: TrainerState) -> Path:
+        """Write a checkpoint durably. Blocking; `claim` comes first.
+
+        Raises: FencedError if a newer trainer has the folder; OSError when the disk is full. Older ones stay.
+        """
+        self._check()
+        name = Place(self._epoch, state.batch).name
+        final, temporary = self._folder / name, self._folder / f".tmp-{name}"
+        shutil.rmtree(temporary, ignore_errors=True)
+        try:
+            temporary.mkdir()
+            learner.save(temporary)
+            write_durably(temporary / STATE_FILE, msgspec.json.encode(state))
+            self._check()
+            shutil.rmtree(final, ignore_errors=True)
+            os.rename(temporary, final)
+        except OSError:
+            self._check()  # a newer trainer has removed the temporary folder
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        sync(self._folder)
+        self._check()
+        self._prune()
+        return final
+
+    def _prune(self) -> None:
+        kept = self._surviving()[-self._keep :]
+        for place in set(self._whole()) - set(kept):
+            shutil.rmtree(self._folder / place.name)
+
+    def _check(self) -> None:
+        lineage = self._lineage()
+        if lineage is not None:
+            check_epoch(str(self._folder), lineage.epoch, self._epoch)
+
+    def _lineage(self) -> Lineage | None:
+        path = self._folder / LINEAGE_FILE
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=Lineage)
+        except FileNotFoundError:
+            return None
+        except msgspec.MsgspecError as exc:
+            raise TrainingError(f"{path} can't be read: {exc}; start afresh with `astraflow up --fresh`") from exc
+
+    def _surviving(self) -> list[Place]:
+        return surviving(self._whole(), self._lineage())
+
+    def _whole(self) -> list[Place]:
+        if not self._folder.is_dir():
+            return []
+        return [place for item in self._folder.iterdir() if (place := _place(item.name))]
+
+
+def _place(name: str) -> Place | None:
+    match = _NAME.fullmatch(name)
+    return Place(int(match[1]), int(match[2])) if match else None
+
+
+def _read_state(folder: Path) -> TrainerState:
+    try:
+        return msgspec.json.decode((folder / STATE_FILE).read_bytes(), type=TrainerState)
+    except (OSError, msgspec.MsgspecError) as exc:
+        raise TrainingError(f"checkpoint {folder} can't be read: {exc}; delete it to use an older one") from exc

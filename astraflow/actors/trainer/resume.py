@@ -1,0 +1,166 @@
+"""How a trainer finds its starting point: checkpoint, else newest version on the bus, else base model (DESIGN §8).
+
+It does no training. The version counter never goes back: whatever is resumed is published as a new, higher version.
+Order: lease (the caller's) → head and checkpoints are claimed for its epoch → progress says where training goes on.
+After that no older trainer's head, checkpoint or progress can come to count.
+"""
+
+import asyncio
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from astraflow.actors.base.context import ActorContext
+from astraflow.actors.base.owned_key import OwnedKey
+from astraflow.actors.trainer.checkpoints import Checkpoints, TrainerState
+from astraflow.actors.trainer.learner_thread import LearnerThread
+from astraflow.actors.trainer.trained_log import TrainedLog, bytes_up_to
+from astraflow.actors.weights.follower import WeightFollower
+from astraflow.actors.weights.publisher import WeightPublisher
+from astraflow.algos.tensors import HostTensor
+from astraflow.bus import Cursor
+from astraflow.config import TrainerSection
+from astraflow.learners.base import Learner
+from astraflow.learners.factory import build_learner
+from astraflow.messages import Head, Progress, VersionStep
+from astraflow.models.folder import read_model, write_model
+from astraflow.models.resolve import resolve_model
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resumed:
+    """A learner at its starting point, with the files that record its way."""
+
+    learner: Learner
+    thread: LearnerThread  # the only one that calls the learner
+    state: TrainerState
+    oldest_cursor: Cursor | None  # of the oldest checkpoint kept
+    epoch: int
+    folder: Path  # of this policy, in the run folder
+    checkpoints: Checkpoints
+    trained: TrainedLog
+
+
+def progress_key(policy: str) -> str:
+    """KV key of a trainer's progress."""
+    return f"progress.{policy}"
+
+
+def policy_folder(run_folder: Path, policy: str) -> Path:
+    """Where a policy's checkpoints, trained log and final model are."""
+    return run_folder / "policies" / policy
+
+
+async def resume(ctx: ActorContext, section: TrainerSection, publisher: WeightPublisher, progress: Progress) -> Resumed:
+    """Everything a trainer starts from. `progress`: see `last_progress`.
+
+    Raises: FencedError if a later trainer has started; TrainingError, WeightsError if what is there can't be used.
+    """
+    ctx.waits_for("")
+    thread, epoch = LearnerThread(), publisher.epoch
+    head = await publisher.open()
+    folder = policy_folder(ctx.folder, ctx.policy)
+    checkpoints = Checkpoints(folder / "checkpoints", keep=section.keep_checkpoints, epoch=epoch)
+    path, found = trained_path(folder), await asyncio.to_thread(checkpoints.newest)
+    if found is not None and _sequence(found[1]) < progress.durable_sequence:
+        text = (
+            f"checkpoint {found[0]} is older than what is kept of {ctx.policy}: a trainer on another disk was further"
+        )
+        await ctx.bus.event("warning", "old-checkpoint", text, batch=found[1].batch, durable=progress.durable_batch)
+        found = None
+    await asyncio.to_thread(checkpoints.claim, found[0] if found is not None else None)
+    if found is not None:
+        checkpoint, state = found
+        learner = await _build(ctx, thread, section, resolve_model(ctx.policy_section.model))
+        await thread(learner.restore, checkpoint)
+    elif head is not None and head.step > 0 and progress.durable_batch > 0:
+        learner, state = await _from_bus(ctx, thread, section, head, folder)
+        batch = max(head.batch, progress.durable_batch - 1)  # batches up to it were skipped, or are in the weights
+        state = msgspec.structs.replace(state, batch=batch, trained_bytes=bytes_up_to(path, batch))
+    else:  # no checkpoint was ever durable, so the log still holds every batch
+        learner = await _build(ctx, thread, section, resolve_model(ctx.policy_section.model))
+        state = TrainerState(policy=ctx.policy, batch=0, step=0, version=0, cursor=None)
+    state = _with_version(state, 0 if head is None else max(head.version, state.version) + 1)
+    oldest = checkpoints.oldest()
+    return Resumed(
+        learner=learner,
+        thread=thread,
+        state=state,
+        oldest_cursor=oldest.cursor if oldest is not None else None,
+        epoch=epoch,
+        folder=folder,
+        checkpoints=checkpoints,
+        trained=TrainedLog(path, size_bytes=state.trained_bytes, epoch=epoch),
+    )
+
+
+def trained_path(folder: Path) -> Path:
+    """The log of trained batches in a policy's folder."""
+    return folder / "trained.jsonl"
+
+
+async def last_progress(ctx: ActorContext) -> Progress:
+    """What the trainer before told last; epoch 0 if there was none."""
+    entry = await ctx.bus.kv_get(progress_key(ctx.policy))
+    if entry is not None and isinstance(entry.message, Progress):
+        return entry.message
+    return Progress(policy=ctx.policy, consumed=0, step=0, version=0, epoch=0)
+
+
+def _sequence(state: TrainerState) -> int:
+    """Of its last batch in SAMPLES."""
+    return state.cursor.sequence if state.cursor is not None else 0
+
+
+def _with_version(state: TrainerState, version: int) -> TrainerState:
+    recent = (*state.recent, VersionStep(version=version, step=state.step))
+    return msgspec.structs.replace(state, version=version, recent=recent)
+
+
+async def _build(ctx: ActorContext, thread: LearnerThread, section: TrainerSection, model: Path) -> Learner:
+    build = partial(
+        build_learner,
+        section,
+        model,
+        seed=ctx.config.run.seed,
+        threads=ctx.threads,
+        temperature=ctx.policy_section.sampling.temperature,
+    )
+    return await thread(build)
+
+
+async def _from_bus(
+    ctx: ActorContext, thread: LearnerThread, section: TrainerSection, head: Head, folder: Path
+) -> tuple[Learner, TrainerState]:
+    """The newest version on the bus, with a cold optimizer: no checkpoint is on this machine."""
+    follower = WeightFollower(ctx.bus, ctx.policy)
+    files = await follower.files(head)
+    tensors = await follower.advance(head)
+    model = folder / "model-from-bus"
+    await asyncio.to_thread(_replace_model, model, files, tensors)
+    text = f"no checkpoint of {ctx.policy} here: resumed version {head.version} from the bus with a cold optimizer"
+    await ctx.bus.event("warning", "cold-resume", text, version=head.version, step=head.step)
+    state = TrainerState(
+        policy=ctx.policy, batch=head.batch, step=head.step, version=head.version, cursor=None, recent=head.recent
+    )
+    return await _build(ctx, thread, section, model), state
+
+
+def _replace_model(folder: Path, files: Mapping[str, bytes], tensors: Mapping[str, HostTensor]) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    write_model(folder, files, tensors)
+
+
+async def publish_frozen(ctx: ActorContext, *, epoch: int) -> None:
+    """Publish a policy that is never trained, once, as version 0."""
+    publisher = WeightPublisher(ctx, epoch=epoch)
+    if await publisher.open() is None:
+        files, tensors = await asyncio.to_thread(read_model, resolve_model(ctx.policy_section.model))
+        await publisher.publish(tensors, files, version=0, step=0, batch=0, finished=True)
+    done = Progress(policy=ctx.policy, consumed=0, step=0, version=0, epoch=epoch, finished=True)
+    await OwnedKey(ctx.bus, progress_key(ctx.policy)).put(done)

@@ -1,0 +1,186 @@
+"""`astraflow status`: one look at a run, as a struct, as text and as JSON. It reads and changes nothing."""
+
+import time
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+
+from astraflow.actors.base.metrics import TRAIN_STALENESS_MAX, TRAIN_STALENESS_MEAN
+from astraflow.actors.view.history import EvalPoint
+from astraflow.actors.view.run import RunView, Wait
+from astraflow.actors.view.wording import amount, change, clock, counts, duration
+from astraflow.bus import Bus
+from astraflow.errors import ConfigError
+from astraflow.messages import Event, Member, Metrics
+
+METRICS_TAIL = 1000  # messages looked at for the newest values
+EVENTS_SHOWN = 10
+LATELY_S = 600.0  # an actor that spoke within this time and has no member record is shown as gone
+
+
+class PolicyStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One policy. Values are None while nobody has reported them."""
+
+    trainable: bool
+    step: int
+    steps_planned: int
+    consumed: int  # batches
+    version: int  # newest loadable
+    finished: bool
+    replicas: int  # ready
+    serving: tuple[int, int] | None  # oldest and newest version served
+    tokens_per_s: float
+    reward: float | None  # newest, see RunView.rewards
+    staleness_mean: float | None  # steps
+    staleness_max: float | None
+    eval: dict[str, tuple[EvalPoint, EvalPoint]]  # by set: first and newest
+    ledger: dict[str, int]
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """The run as of `at`. Keys are stable: `status --json` prints them. Times are unix seconds."""
+
+    run: str
+    incarnation: str
+    created_at: float
+    at: float
+    stop_requested: str
+    members: tuple[Member, ...]
+    gone: tuple[str, ...]  # actors that left or whose record expired
+    policies: dict[str, PolicyStatus]
+    queues: dict[str, int]
+    waits: tuple[Wait, ...]
+    problems: tuple[str, ...]
+    events: tuple[Event, ...]  # newest last
+
+
+async def read_status(bus: Bus) -> Status:
+    """Look once. Raises ConfigError if there is no such run on this server, BusError if it can't be read."""
+    view = await read_view(bus)
+    await _tail(bus, bus.topology.metrics, METRICS_TAIL, view)
+    await _tail(bus, bus.topology.events, EVENTS_SHOWN, view)
+    return status_of(view, at=time.time())
+
+
+async def read_view(bus: Bus) -> RunView:
+    """The KV and the queues as they are now, without history. Raises as `read_status`."""
+    view = RunView()
+    async with aclosing(bus.kv_watch("")) as updates:
+        async for update in updates:
+            if not update.key:
+                break
+            view.apply(update.key, update.message)
+    if view.record is None:
+        raise ConfigError(f"no run {bus.run!r} on this server; start it with `astraflow up`, or check --run and --url")
+    view.queues = await bus.stream_depths()
+    return view
+
+
+async def _tail(bus: Bus, stream: str, entries: int, view: RunView) -> None:
+    state = await bus.log_state(stream)
+    start = max(1, state.first_sequence, state.last_sequence - entries + 1)
+    async for entry in bus.read_log(stream, start=start, follow=False):
+        if time.time() - entry.envelope.sent_at < LATELY_S:
+            view.heard_of(entry.envelope.producer)
+        if isinstance(entry.message, Metrics):
+            view.history.add(entry.message)
+        elif isinstance(entry.message, Event):
+            view.events.append(entry.message)
+
+
+def status_of(view: RunView, *, at: float) -> Status:
+    """The view, frozen. It must have seen the run's record."""
+    assert view.record is not None
+    assert view.config is not None
+    return Status(
+        run=view.record.name,
+        incarnation=view.record.incarnation,
+        created_at=view.record.created_at,
+        at=at,
+        stop_requested=view.record.stop_requested,
+        members=tuple(view.members[actor] for actor in sorted(view.members)),
+        gone=tuple(sorted(view.gone)),
+        policies={name: policy_status(view, name) for name in view.config.policies},
+        queues=dict(sorted(view.queues.items())),
+        waits=tuple(view.waits()),
+        problems=tuple(view.problems()),
+        events=tuple(view.events)[-EVENTS_SHOWN:],
+    )
+
+
+def policy_status(view: RunView, name: str) -> PolicyStatus:
+    """One policy of the view."""
+    assert view.config is not None
+    trainer, progress, head = view.config.policies[name].trainer, view.progress.get(name), view.heads.get(name)
+    history, rewards = view.history.of(name), view.rewards(name)
+    newest = history.train[max(history.train)].values if history.train else {}
+    ends = {set_name: history.first_and_last(set_name) for set_name in sorted(history.evals)}
+    return PolicyStatus(
+        trainable=trainer is not None,
+        step=progress.step if progress else 0,
+        steps_planned=trainer.steps if trainer else 0,
+        consumed=progress.consumed if progress else 0,
+        version=head.version if head else 0,
+        finished=progress.finished if progress else False,
+        replicas=len(view.ready("policy", name)),
+        serving=view.serving(name),
+        tokens_per_s=view.tokens_per_s(name),
+        reward=rewards[-1][1] if rewards else None,
+        staleness_mean=newest.get(TRAIN_STALENESS_MEAN),
+        staleness_max=newest.get(TRAIN_STALENESS_MAX),
+        eval={set_name: points for set_name, points in ends.items() if points},
+        ledger=dict(view.ledgers[name].counts) if name in view.ledgers else {},
+    )
+
+
+def to_json(status: Status) -> dict[str, Any]:
+    """Plain dicts, lists, strings and numbers under the structs' field names."""
+    plain: dict[str, Any] = msgspec.to_builtins(status)
+    return plain
+
+
+def render(status: Status) -> str:
+    """A page of text, without colours."""
+    state = status.stop_requested or "running"
+    lines = [f"run {status.run} · {state} · {duration(status.at - status.created_at)} since it was created"]
+    for problem in status.problems:
+        lines.append(f"  !  {problem}")
+    for name, policy in status.policies.items():
+        lines += ["", *_policy_lines(name, policy)]
+    lines += ["", "queues", f"  {counts(status.queues) if any(status.queues.values()) else 'empty'}"]
+    lines += ["", "actors", *(_member_line(member, status.at) for member in status.members)]
+    lines += [f"  {actor:<24} gone" for actor in status.gone]
+    if status.waits:
+        lines += ["", "who waits for whom"]
+        lines += [f"  {w.who} waits for {w.waits_for} ({duration(status.at - w.since)})" for w in status.waits]
+    if status.events:
+        lines += ["", "last events"]
+        lines += [f"  {clock(e.at)} {e.level:<7} {e.actor + ': ' if e.actor else ''}{e.text}" for e in status.events]
+    return "\n".join(lines)
+
+
+def _policy_lines(name: str, policy: PolicyStatus) -> list[str]:
+    head = f"{name}: version {policy.version}" if policy.version or policy.trainable else f"{name}: frozen"
+    if policy.trainable:
+        head = f"{name}: step {policy.step} of {policy.steps_planned} · version {policy.version}"
+    replicas = f"{policy.replicas} replica{'' if policy.replicas == 1 else 's'}"
+    if policy.serving:
+        oldest, newest = policy.serving
+        replicas += f" serving {oldest}" if oldest == newest else f" serving {oldest} to {newest}"
+    lines = [f"{head} · {replicas} · {amount(round(policy.tokens_per_s))} tokens/s"]
+    if policy.reward is not None:
+        lines.append(f"  reward {policy.reward:.2f}, newest")
+    if policy.staleness_mean is not None and policy.staleness_max is not None:
+        lines.append(f"  staleness mean {policy.staleness_mean:.2f}, max {policy.staleness_max:.0f} steps")
+    for set_name, (first, last) in policy.eval.items():
+        lines.append(f"  {set_name}: correct {change(first.correct, last.correct)} (step {first.step} → {last.step})")
+    if policy.ledger:
+        lines.append(f"  tasks: {counts(policy.ledger)}")
+    return lines
+
+
+def _member_line(member: Member, at: float) -> str:
+    state = member.state.value.replace("_", " ")
+    line = f"  {member.actor:<24} {state:<12} since {duration(at - member.since)}, pid {member.pid} on {member.node}"
+    return f"{line}, stuck in {member.stuck_frame}" if member.stuck_frame else line
