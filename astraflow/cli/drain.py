@@ -43,7 +43,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _drain(connection: "Connection", run_name: str, target: str, *, wait: bool) -> None:
-    from astraflow.actors.node.orders import left, order_drain
+    from astraflow.actors.base.members import left
+    from astraflow.actors.node.orders import order_drain
     from astraflow.actors.view.status import read_view
 
     async with run_bus(connection, run_name, producer="drain", role="user") as bus:

@@ -17,7 +17,7 @@ from astraflow.actors.node.preemption import Preemption
 from astraflow.actors.node.supervisor import Supervisor
 from astraflow.bus import Bus
 from astraflow.errors import FencedError
-from astraflow.messages import Drain, Member, MemberState, RunRecord
+from astraflow.messages import Drain, MemberState, RunRecord
 
 FINISH_S = 120.0
 """After the end of the run: time for the recorder's picture and the final model, before what is left is drained."""
@@ -87,22 +87,6 @@ async def forget_orders(bus: Bus, targets: Sequence[str]) -> None:
     for key in await bus.kv_list("drain."):
         if key.removeprefix("drain.") in targets:
             await bus.kv_delete(key)
-
-
-async def left(bus: Bus, concerned: Callable[[Member], bool]) -> None:
-    """Return when no member that `concerned` picks is there any more; deadlines are the caller's."""
-    present: set[str] = set()
-    caught_up = False
-    async with aclosing(bus.kv_watch("member.")) as updates:
-        async for update in updates:
-            member, actor = update.message, update.key.removeprefix("member.")
-            if isinstance(member, Member) and member.state is not MemberState.GONE and concerned(member):
-                present.add(actor)
-            else:
-                present.discard(actor)
-            caught_up = caught_up or not update.key
-            if caught_up and not present:
-                return
 
 
 async def stop_run(bus: Bus) -> str:

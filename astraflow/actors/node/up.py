@@ -19,6 +19,7 @@ import msgspec
 from rich.console import Console
 
 from astraflow.actors.base.connection import Connection
+from astraflow.actors.base.members import left
 from astraflow.actors.node.entering import enter_run, refuse_a_twin
 from astraflow.actors.node.node import (
     node_context,
@@ -29,7 +30,7 @@ from astraflow.actors.node.node import (
     say,
     supervise,
 )
-from astraflow.actors.node.orders import forget_orders, left
+from astraflow.actors.node.orders import forget_orders
 from astraflow.actors.node.preemption import Preemption
 from astraflow.actors.node.prepare import prepare_models
 from astraflow.actors.node.runfolder import LockedFolder, Owner, RunFolder, check_space, disk_errors

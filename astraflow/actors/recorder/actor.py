@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from astraflow.actors.base.context import ActorContext
+from astraflow.actors.base.members import left
 from astraflow.actors.base.metrics import RECORDER_EPISODES, RECORDER_EVENTS, RECORDER_METRICS
-from astraflow.actors.node.orders import left
 from astraflow.actors.recorder.curves import draw_curves
 from astraflow.actors.recorder.jsonl import DiskFullError, JsonLines, replace_durably
 from astraflow.actors.recorder.summary import BusFacts, Summary, build_summary, encode_summary
