@@ -7,14 +7,13 @@ ConfigError that names the nearest right thing.
 import importlib
 import importlib.util
 import inspect
-import sys
-from pathlib import Path
 from typing import Any, cast
 
 from astraflow.config import EnvSection
 from astraflow.envs.arguments import nearest
 from astraflow.envs.base import Environment
 from astraflow.errors import ConfigError
+from astraflow.named import see_working_directory
 
 KINDS = {
     "math": "astraflow.envs.math_env:MathEnv",
@@ -32,7 +31,7 @@ def missing_packages(section: EnvSection) -> list[str]:
         needed = list(PACKAGES.get(section.kind, ()))
     else:
         needed = [section.kind.partition(":")[0]]
-        _see_working_directory()
+        see_working_directory()
     return [name for name in needed if not _found(name)]
 
 
@@ -41,12 +40,6 @@ def _found(module_name: str) -> bool:
         return importlib.util.find_spec(module_name) is not None
     except (ImportError, ValueError):  # a parent package is missing; an empty name
         return False
-
-
-def _see_working_directory() -> None:
-    """A console script doesn't have it on its path; at the end, so that it shadows nothing."""
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))
 
 
 def build_env(section: EnvSection) -> Environment:
@@ -81,7 +74,7 @@ def _find_class(kind: str) -> type[Any]:
         raise ConfigError(f"unknown environment kind {kind!r}{nearest(kind, KINDS)}; or module:Class of your own")
     module_name, _, class_name = KINDS.get(kind, kind).partition(":")
     if kind not in KINDS:
-        _see_working_directory()
+        see_working_directory()
     try:
         module = importlib.import_module(module_name)
     except Exception as exc:  # users' code runs at import
