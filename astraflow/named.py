@@ -1,15 +1,86 @@
-"""Objects that a run file names as `module:name`: the user's own, from a package or a file in the working directory.
+"""From a name in the run file to an object: a built-in kind, or `module:name` of the user's own.
 
-It builds and checks nothing. Invariant: whatever goes wrong, users' code included, is a ConfigError.
+Nothing registers itself, and a kind's module is imported only when it is asked for. Users' modules are found in
+packages and in the working directory. Invariant: whatever goes wrong, users' code included, is a ConfigError.
 """
 
 import importlib
+import importlib.util
+import inspect
 import sys
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from astraflow.errors import ConfigError
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The end of an error message: `; did you mean 'chain_sum'?`, or the known names if none is near."""
+    names = sorted(known)
+    close = get_close_matches(name, names, n=1)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; known: {', '.join(names[:40])}{', …' if len(names) > 40 else ''}" if names else "; it takes none"
+
+
+def module_found(name: str) -> bool:
+    """Whether a package, or a file in the working directory, can be imported; imports nothing."""
+    see_working_directory()
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):  # a parent package is missing; an empty name
+        return False
+
+
+def build(what: str, kind: str, args: Mapping[str, Any], kinds: Mapping[str, str]) -> Any:
+    """An object of the class that `kind` names, made with `args`.
+
+    Args:
+        what: how error messages call it, e.g. "environment".
+        kinds: the built-in ones, name → module:Class. Other classes must be importable, from a package or from a file
+            in the working directory, and take keyword arguments.
+    Raises: ConfigError for an unknown kind, module, class or argument, and for whatever the constructor raises.
+    """
+    found = find_class(what, kind, kinds)
+    _check_arguments(f"{what} {kind}", found, args)
+    try:
+        return found(**args)
+    except ConfigError as exc:
+        raise ConfigError(f"{what} {kind}: {exc}") from exc
+    except Exception as exc:  # users' code
+        raise ConfigError(f"{what} {kind} can't be built from {dict(args)}: {exc!r}") from exc
+
+
+def find_class(what: str, kind: str, kinds: Mapping[str, str]) -> type[Any]:
+    """The class behind a kind. Raises ConfigError."""
+    if kind not in kinds and ":" not in kind:
+        raise ConfigError(f"unknown {what} kind {kind!r}{nearest(kind, kinds)}; or module:Class of your own")
+    name = kinds.get(kind, kind)
+    found = load_named(name, what=what)
+    if not inspect.isclass(found):
+        module_name, _, class_name = name.partition(":")
+        raise ConfigError(f"{what} {kind}: {module_name} has no class {class_name!r}")
+    return found
+
+
+def arguments_of(kind: type[Any]) -> dict[str, inspect.Parameter]:
+    """What the constructor takes by name."""
+    parameters = inspect.signature(kind).parameters.values()
+    return {p.name: p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL, p.POSITIONAL_ONLY)}
+
+
+def _check_arguments(what: str, kind: type[Any], args: Mapping[str, Any]) -> None:
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(kind).parameters.values())
+    named = arguments_of(kind)
+    for name in args:
+        if name not in named and not open_ended:
+            raise ConfigError(f"{what} takes no argument {name!r}{nearest(name, named)}")
+    needed = [name for name, p in named.items() if p.default is p.empty and name not in args]
+    if needed:
+        raise ConfigError(f"{what} needs args.{', args.'.join(needed)}")
 
 
 def see_working_directory() -> None:
@@ -27,7 +98,10 @@ def load_named(name: str, *, what: str) -> Any:
     except Exception as exc:  # users' code runs at import
         raise ConfigError(f"{what} {name}: module {module_name!r} can't be imported: {exc!r}") from exc
     if not hasattr(module, attribute):
-        close = get_close_matches(attribute, vars(module), n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise ConfigError(f"{what} {name}: {module_name} has no {attribute!r}{hint}")
+        raise ConfigError(f"{what} {name}: {module_name} has no {attribute!r}{nearest(attribute, _own(module))}")
     return getattr(module, attribute)
+
+
+def _own(module: ModuleType) -> list[str]:
+    """What the module itself offers: no private names, no modules that it imports."""
+    return [key for key, value in vars(module).items() if not key.startswith("_") and not inspect.ismodule(value)]

@@ -66,7 +66,7 @@ async def _drain(connection: "Connection", run_name: str, target: str, *, wait: 
 
 def _check(view: "RunView", target: str) -> None:
     """Raises ConfigError, with what there is, if nobody has that name."""
-    from astraflow.envs.arguments import nearest
+    from astraflow.named import nearest
 
     names = {member.node for member in view.members.values()} | set(view.members)
     if target not in names:

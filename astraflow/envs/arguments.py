@@ -1,22 +1,13 @@
-"""Helpers for constructors of environments: choices, nearest names, extras that may be missing. Pure."""
+"""Helpers for constructors of environments: choices, extras that may be missing. Pure."""
 
 import importlib
-from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
+from collections.abc import Sequence
 from typing import Any
 
 from astraflow.errors import ConfigError
+from astraflow.named import nearest
 
 EXTRA = "pip install 'astraflow[envs]'"
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of an error message: `; did you mean 'chain_sum'?`, or the known names if none is near."""
-    names = sorted(known)
-    close = get_close_matches(name, names, n=1)
-    if close:
-        return f"; did you mean {close[0]!r}?"
-    return f"; known: {', '.join(names[:40])}{', …' if len(names) > 40 else ''}" if names else "; it takes none"
 
 
 def choice(key: str, value: str, allowed: Sequence[str]) -> str:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from astraflow.envs.arguments import import_extra, nearest
+from astraflow.envs.arguments import import_extra
 from astraflow.errors import ConfigError
 from astraflow.models.tokenizer import utf8
+from astraflow.named import nearest
 
 
 @dataclass(frozen=True)
