@@ -95,6 +95,14 @@ class EnvSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     kind: Annotated[str, _doc("reasoning-gym, math, tiny, toy, or module:Class of your own")]
     args: Annotated[dict[str, Any], _doc("keyword arguments of the environment")] = field(default_factory=dict)
+    agent: Annotated[
+        str, _doc("module:function of an agent that plays its tasks; external = agents that join (`astraflow agent`)")
+    ] = ""
+    roles: Annotated[dict[Name, Name], _doc("names that agents give to policies: role = policy")] = field(
+        default_factory=dict
+    )
+    max_calls: Annotated[int, _doc("policy calls in an episode, sub-agents' included; 0 = unlimited", ge=0)] = 0
+    max_tokens: Annotated[int, _doc("tokens sampled in an episode, sub-agents' included; 0 = unlimited", ge=0)] = 0
 
 
 class SourceSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -7,6 +7,8 @@
     │   └── CursorError  the operator: a log and a stored position in it disagree
     ├── MessageError     the producer of a message: malformed, oversized, unknown type or version
     ├── EnvError         the author of an environment or reward
+    │   ├── GraderError  the author of a grader: judging an answer failed
+    │   └── BudgetError  the author of an agent: the episode has spent its calls or tokens
     ├── EngineError      the operator of a policy engine
     ├── WeightsError     the publisher of a version: digest, shape or base mismatch
     └── TrainingError    the author of the run: training diverged or can't go on from what is there
@@ -41,6 +43,14 @@ class MessageError(AstraflowError):
 
 class EnvError(AstraflowError):
     """An environment or a grader failed; never counted as reward 0."""
+
+
+class GraderError(EnvError):
+    """An answer couldn't be judged; never counted as wrong."""
+
+
+class BudgetError(EnvError):
+    """An episode has spent its calls or tokens. An agent may catch it and return a reward for what there is."""
 
 
 class EngineError(AstraflowError):

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from astraflow.bus import EmbeddedServer, Limits, Topology
 from astraflow.bus.server import find_binary, free_port
 from astraflow.messages import Episode, Reason, Task
+from astraflow.models import ChatTokenizer
 
 POLL_S = 0.01
 
@@ -83,3 +84,8 @@ async def _listens(port: int) -> bool:
         return False
     writer.close()
     return True
+
+
+def prompt_tokens(tokenizer: ChatTokenizer, messages: Sequence[Any]) -> list[int]:
+    """What the engine gets for a conversation."""
+    return tokenizer.encode(tokenizer.template(messages))

@@ -156,6 +156,7 @@ def other_value(key: Key, current: Any) -> str:
         ("policies", ANY_NAME, "model"): "tiny-add",
         ("envs", ANY_NAME, "kind"): "tiny",
         ("envs", ANY_NAME, "args"): "{ task = 'add' }",
+        ("envs", ANY_NAME, "roles"): "{ critic = 'solver' }",
         ("policies", ANY_NAME, "trainer", "filters"): "['truncated']",
         ("sources", ANY_NAME, "env"): "other-env",
         ("eval", ANY_NAME, "env"): "other-env",
@@ -420,7 +421,7 @@ def test_a_dataset_line_that_is_not_json_is_named(file: Path) -> None:
 
 
 USER_ENV = """
-from astraflow.envs.base import ChatMessage, Grade, SingleTurnEnv
+from astraflow.envs import ChatMessage, Grade, SingleTurnEnv
 
 class Mine(SingleTurnEnv):
     size = 100

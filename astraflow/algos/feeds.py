@@ -7,9 +7,10 @@ from astraflow.config import RunConfig
 
 
 def players_of(config: RunConfig, env: str) -> tuple[str, ...]:
-    """Those that the environment's own `policy` or `policies` argument names, else all of the run's."""
-    args = config.envs[env].args
-    named = {args.get("policy"), *args.get("policies", ())} & set(config.policies)
+    """Those that the environment's roles, or its own `policy` or `policies` argument, name; else all of the run's."""
+    section = config.envs[env]
+    named = {section.args.get("policy"), *section.args.get("policies", ()), *section.roles.values()}
+    named &= set(config.policies)
     return tuple(sorted(named or config.policies))
 
 

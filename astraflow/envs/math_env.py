@@ -11,8 +11,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from astraflow.envs.base import ChatMessage, Grade, Reply, SingleTurnEnv
+from astraflow.envs.base import ChatMessage, Reply
 from astraflow.envs.questions import Question, read_questions
+from astraflow.envs.single_turn import Grade, SingleTurnEnv
 from astraflow.envs.verifier_pool import VerifierPool
 from astraflow.errors import ConfigError, EnvError
 

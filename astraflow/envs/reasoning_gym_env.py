@@ -18,7 +18,8 @@ from typing import Any
 from astraflow.algos.holdout import HELD_OUT_FIRST, is_held_out
 from astraflow.envs.answers import AnswerMode, extract_answer, same_answer
 from astraflow.envs.arguments import choice, import_extra
-from astraflow.envs.base import ChatMessage, Grade, Reply, SingleTurnEnv
+from astraflow.envs.base import ChatMessage, Reply
+from astraflow.envs.single_turn import Grade, SingleTurnEnv
 from astraflow.errors import ConfigError, EnvError
 from astraflow.messages import Reason
 from astraflow.named import nearest

@@ -3,9 +3,10 @@
 from typing import cast
 
 from astraflow.config import EnvSection
+from astraflow.envs.agents import Agent
 from astraflow.envs.base import Environment
 from astraflow.errors import ConfigError
-from astraflow.named import build, module_found
+from astraflow.named import build, load_named, module_found
 
 KINDS = {
     "math": "astraflow.envs.math_env:MathEnv",
@@ -15,11 +16,14 @@ KINDS = {
 }
 PACKAGES = {"reasoning-gym": ("reasoning_gym",), "math": ("math_verify",)}
 """Packages without which a built-in kind can't be built."""
+EXTERNAL = "external"
+"""`agent` of an environment that only agents which join play."""
 
 
 def missing_packages(section: EnvSection) -> list[str]:
-    """Packages, or the user's module, that the environment needs and that can't be found; imports no environment."""
-    own = (section.kind.partition(":")[0],) if section.kind not in KINDS else ()
+    """Packages, or the user's modules, that the environment needs and that can't be found; imports no environment."""
+    kinds = {section.kind} - set(KINDS) | {section.agent} - {"", EXTERNAL}
+    own = sorted(kind.partition(":")[0] for kind in kinds)
     return [name for name in (*PACKAGES.get(section.kind, ()), *own) if not module_found(name)]
 
 
@@ -41,3 +45,18 @@ def build_env(section: EnvSection) -> Environment:
             "or implement astraflow.envs.Environment"
         )
     return cast(Environment, env)
+
+
+def find_agent(env: str, section: EnvSection) -> Agent | None:
+    """The agent that the section names; None if the environment plays itself, or agents that join play it.
+
+    Raises: ConfigError for a module or function that isn't there.
+    """
+    if section.agent in ("", EXTERNAL):
+        return None
+    if ":" not in section.agent:
+        raise ConfigError(f"agent {section.agent!r} of environment {env}: expected module:function, or {EXTERNAL!r}")
+    found = load_named(section.agent, what="agent")
+    if not callable(found):
+        raise ConfigError(f"agent {section.agent} of environment {env} is {found!r}, expected an async function")
+    return found if isinstance(found, Agent) else Agent(function=found, env=env)

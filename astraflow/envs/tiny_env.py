@@ -8,7 +8,8 @@ from typing import Any
 
 from astraflow.algos.holdout import HELD_OUT_FIRST
 from astraflow.envs.arguments import choice
-from astraflow.envs.base import ChatMessage, Grade, Reply, SingleTurnEnv
+from astraflow.envs.base import ChatMessage, Reply
+from astraflow.envs.single_turn import Grade, SingleTurnEnv
 from astraflow.errors import EnvError
 from astraflow.models.tiny_tasks import TINY_TASKS, TinyTask, tiny_question
 

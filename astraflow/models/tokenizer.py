@@ -1,13 +1,13 @@
 """Chat messages to tokens and back, from a model folder, without transformers and torch.
 
 `tokenizers` and `jinja2` load in 0.05 s where `transformers.AutoTokenizer` takes 2 s and pulls in torch; a rollout
-needs no more. It knows no tool calls and no multi-modal content. Invariants: what `render` returns is what
+needs no more. It knows no multi-modal content. Invariants: `encode(template(messages))` is what
 `AutoTokenizer.apply_chat_template(messages, add_generation_prompt=True)` gives (a test compares them), and every
 string in or out is UTF-8 encodable: lone surrogates become U+FFFD.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -37,11 +37,22 @@ class ChatTokenizer(Protocol):
         """Width of the model's output: token ids are below it."""
         ...
 
-    def render(self, messages: Sequence[ChatMessageLike]) -> list[int]:
-        """Prompt tokens of the conversation, ending where the reply begins.
+    def template(self, messages: Sequence[ChatMessageLike], tools: Sequence[Mapping[str, Any]] = ()) -> str:
+        """The conversation as the model reads it, ending where the reply begins.
+
+        Args:
+            tools: JSON schemas of functions that the model may call, for templates that know them.
 
         Raises: EnvError if the model's template refuses these messages (e.g. roles that don't alternate).
         """
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """Tokens of a template's text; special tokens are recognised, none is added."""
+        ...
+
+    def text_of(self, token: int) -> str:
+        """One token as a template writes it, special tokens too; "" = it has no text."""
         ...
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -75,11 +86,16 @@ class ToyTokenizer:
         self.eos_token_ids = (eos_token_id,)
         self._letters = {token: chr(0x40 + token) for token in range(vocab_size) if token != eos_token_id}
 
-    def render(self, messages: Sequence[ChatMessageLike]) -> list[int]:
-        data = "\n".join(utf8(message.content) for message in messages).encode()
+    def template(self, messages: Sequence[ChatMessageLike], tools: Sequence[Mapping[str, Any]] = ()) -> str:
+        return "\n".join(utf8(message.content) for message in messages) or "\x01"  # never an empty prompt
+
+    def encode(self, text: str) -> list[int]:
         spare = (self.eos_token_ids[0] + 1) % self.vocab_size
-        tokens = [byte % self.vocab_size for byte in data] or [spare]
+        tokens = [byte % self.vocab_size for byte in utf8(text).encode()]
         return [spare if token in self.eos_token_ids else token for token in tokens]
+
+    def text_of(self, token: int) -> str:
+        return self._letters.get(token, "")
 
     def decode(self, tokens: Sequence[int]) -> str:
         return "".join([self._letters.get(token, "") for token in tokens])
@@ -108,13 +124,18 @@ class FolderTokenizer:
         self.vocab_size = int(text_config.get("vocab_size") or self._tokenizer.get_vocab_size())
         self.eos_token_ids = self._end_tokens(folder, config)
 
-    def render(self, messages: Sequence[ChatMessageLike]) -> list[int]:
+    def template(self, messages: Sequence[ChatMessageLike], tools: Sequence[Mapping[str, Any]] = ()) -> str:
         plain = [{"role": message.role, "content": utf8(message.content)} for message in messages]
         if self._template is None:
-            text = "\n".join(message["content"] for message in plain)
-        else:
-            text = self._template(messages=plain, add_generation_prompt=True, **self._special)
-        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+            return "\n".join(message["content"] for message in plain)
+        known = {"tools": list(tools)} if tools else {}
+        return self._template(messages=plain, add_generation_prompt=True, **known, **self._special)
+
+    def encode(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(utf8(text), add_special_tokens=False).ids)
+
+    def text_of(self, token: int) -> str:
+        return self._tokenizer.decode([token], skip_special_tokens=False) if 0 <= token < self.vocab_size else ""
 
     def decode(self, tokens: Sequence[int]) -> str:
         known = [int(token) for token in tokens if 0 <= token < self.vocab_size]
@@ -176,7 +197,7 @@ def _compile(source: str, where: str) -> Callable[..., str]:
 
     def render(**values: Any) -> str:
         try:
-            return template.render(**values)
+            return utf8(template.render(**values))
         except (jinja2.exceptions.TemplateError, TypeError, ValueError) as exc:
             raise EnvError(f"the chat template of {where} refuses these messages: {exc}") from exc
 

@@ -30,6 +30,7 @@ def check(config: RunConfig, where: Where) -> None:
         _check_weights_stream(name, policy, config, where)
     for name, env in config.envs.items():
         _check_policy_of_env(name, env, config, where)
+        _check_roles(name, env, config, where)
     _check_feeding(config, where)
     _check_bus(config, where)
     if config.run.deterministic:
@@ -140,8 +141,20 @@ def _check_policy_of_env(name: str, env: EnvSection, config: RunConfig, where: W
         raise where.error(path, f"expected the name of a policy, got {policy!r}")
     if policy:
         _check_known(path, policy, config.policies, "policies", where)
-    elif len(config.policies) > 1 and env.kind != "toy":  # a toy talks to every policy
+    elif (
+        len(config.policies) > 1 and env.kind != "toy" and not env.agent
+    ):  # a toy talks to all, an agent to whom it will
         raise where.error(path, f"is missing; say which of {', '.join(config.policies)} answers in this environment")
+
+
+def _check_roles(name: str, env: EnvSection, config: RunConfig, where: Where) -> None:
+    for role, policy in env.roles.items():
+        path = ("envs", name, "roles", role)
+        _check_known(path, policy, config.policies, "policies", where)
+        if role in config.policies and role != policy:
+            raise where.error(path, f"gives policy {policy} the name of another policy; choose another name")
+    if env.roles and not env.agent:
+        raise where.error(("envs", name, "roles"), "roles are for agents, and this environment has none; set agent")
 
 
 def _check_feeding(config: RunConfig, where: Where) -> None:

@@ -54,12 +54,13 @@ def check_environments(config: RunConfig, where: Where) -> None:
 
 def find(config: RunConfig) -> Finding:
     """The first thing that is wrong."""
-    from astraflow.envs.registry import PACKAGES, build_env, missing_packages
+    from astraflow.envs.registry import PACKAGES, build_env, find_agent, missing_packages
 
     for name, section in config.envs.items():
         if section.kind in PACKAGES and missing_packages(section):
             continue  # an extra that isn't installed here: its arguments can't be checked
         try:
+            find_agent(name, section)
             env = build_env(section)
         except AstraflowError as exc:
             return Finding(("envs", name), str(exc))

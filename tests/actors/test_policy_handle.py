@@ -1,24 +1,62 @@
+import asyncio
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
+from numpy.typing import NDArray
 
+from astraflow.actors.rollout.budget import Budget
 from astraflow.actors.rollout.generation import Call, Completion, merge_spans
-from astraflow.actors.rollout.handle import RecordedPolicy, turn_seed
+from astraflow.actors.rollout.handle import Play, RecordedPolicy, turn_seed
+from astraflow.actors.rollout.recording import Recording
 from astraflow.envs.base import ChatMessage
+from astraflow.errors import BudgetError
 from astraflow.messages import Sampling, Task, VersionSpan
 
 
+def user(content: str) -> ChatMessage:
+    return ChatMessage("user", content)
+
+
+def assistant(content: str) -> ChatMessage:
+    return ChatMessage("assistant", content)
+
+
+def text(tokens: NDArray[np.int32]) -> str:
+    return "".join(chr(token) for token in tokens)
+
+
 class Letters:
-    """A tokenizer of single letters; an assistant's message is followed by a '.'."""
+    """A tokenizer of single letters; token 126, "~", ends a reply, and letters above 128 mean those below."""
 
-    eos_token_ids = (0,)
-    vocab_size = 128
+    eos_token_ids = (126,)
+    vocab_size = 256
 
-    def render(self, messages: Sequence[ChatMessage]) -> list[int]:
-        return [ord(letter) for message in messages for letter in message.content]
+    def template(self, messages: Sequence[ChatMessage], tools: Sequence[object] = ()) -> str:
+        return "".join(message.content for message in messages)
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(letter) for letter in text]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        return "".join(chr(token) for token in tokens)
+        return "".join(chr(token % 128) for token in tokens if token != 126)
+
+    def text_of(self, token: int) -> str:
+        return chr(token)
+
+
+class Tagged(Letters):
+    """A chat template with roles, an end token behind every message, and a trim of what the assistant said."""
+
+    def template(self, messages: Sequence[ChatMessage], tools: Sequence[object] = ()) -> str:
+        return "".join(f"<{each.role[0]}>{each.content.strip()}~" for each in messages) + "<a>"
+
+
+class Forgetful(Tagged):
+    """As Qwen3's: thoughts of earlier turns are left out."""
+
+    def template(self, messages: Sequence[ChatMessage], tools: Sequence[object] = ()) -> str:
+        return super().template([ChatMessage(m.role, m.content.rpartition("</think>")[2]) for m in messages])
 
 
 class Scripted:
@@ -26,11 +64,13 @@ class Scripted:
 
     def __init__(self, *answers: str) -> None:
         self.answers = list(answers)
+        self.tokens: list[list[int]] = []  # instead of the answers' letters
         self.calls: list[Call] = []
 
     async def generate(self, call: Call) -> Completion:
         self.calls.append(call)
-        tokens = np.array([ord(letter) for letter in self.answers.pop(0)], np.int32)
+        answer = self.answers.pop(0)[: call.sampling.max_new_tokens]
+        tokens = np.array(self.tokens.pop(0) if self.tokens else [ord(letter) for letter in answer], np.int32)
         return Completion(
             tokens=tokens,
             logprobs=np.full(len(tokens), -0.5, np.float32),
@@ -40,53 +80,155 @@ class Scripted:
         )
 
 
-def handle(client: Scripted, **task: object) -> RecordedPolicy:
+def handle(
+    client: Scripted, *, tokenizer: Letters | None = None, budget: Budget | None = None, **task: object
+) -> tuple[RecordedPolicy, Recording]:
     fields = {"id": "i/s/0/0/1", "group_id": "i/s/0/0", "group_size": 2, "member": 1, "source": "s", "env": "e"}
-    return RecordedPolicy(
-        policy="solver",
+    record = Recording()
+    play = Play(
         task=Task(**{**fields, "payload": {}, "seed": 7, **task}),
-        sampling=Sampling(max_new_tokens=5),
         client=client,
-        tokenizer=Letters(),
+        recording=record,
+        budget=budget or Budget(),
     )
+    sampling = Sampling(max_new_tokens=5 if budget else 50)
+    return RecordedPolicy(play, policy="solver", sampling=sampling, tokenizer=tokenizer or Letters()), record
 
 
 async def test_a_follow_up_turn_appends_only_what_is_new() -> None:
     client = Scripted("xy", "z")
-    policy = handle(client)
-    await policy.chat([ChatMessage("user", "ab")])
-    await policy.chat([ChatMessage("user", "ab"), ChatMessage("assistant", "xy"), ChatMessage("user", "cd")])
+    policy, record = handle(client)
+    await policy.chat([user("ab")])
+    await policy.chat([user("ab"), assistant("xy"), user("cd")])
 
-    (trajectory,) = policy.trajectories(1.5, {"part": 1.0})
+    (trajectory,) = record.trajectories({"solver": 1.5}, {"part": 1.0})
 
-    contexts = [bytes(turn.context_tokens.numpy().tolist()).decode() for turn in trajectory.turns]
-    completions = [bytes(turn.completion_tokens.numpy().tolist()).decode() for turn in trajectory.turns]
-    assert (contexts, completions) == (["ab", "cd"], ["xy", "z"])
+    assert [text(turn.context_tokens.numpy()) for turn in trajectory.turns] == ["ab", "cd"]
+    assert [text(turn.completion_tokens.numpy()) for turn in trajectory.turns] == ["xy", "z"]
     assert (trajectory.reward, trajectory.policy, trajectory.text) == (1.5, "solver", "xy\nz")
 
 
-async def test_a_rewritten_history_is_a_new_trajectory() -> None:
+async def test_a_history_that_the_agent_rewrote_is_a_new_trajectory() -> None:
     client = Scripted("xy", "z")
-    policy = handle(client)
-    await policy.chat([ChatMessage("user", "ab")])
-    await policy.chat([ChatMessage("user", "ab"), ChatMessage("assistant", "x!"), ChatMessage("user", "cd")])
+    policy, record = handle(client)
+    await policy.chat([user("ab")])
+    await policy.chat([user("ab"), assistant("x!"), user("cd")])
 
-    first, second = policy.trajectories(0.0, {})
+    first, second = record.trajectories({"solver": 0.0})
 
     assert [len(item.turns) for item in (first, second)] == [1, 1]
-    assert bytes(second.turns[0].context_tokens.numpy().tolist()).decode() == "abx!cd"
+    assert text(second.turns[0].context_tokens.numpy()) == "abx!cd"
+
+
+async def test_what_was_sampled_is_never_tokenised_again() -> None:
+    """The engine said "xy" in tokens that the tokenizer would not have chosen."""
+    client = Scripted("xy", "z")
+    client.tokens = [[ord("x") + 128, ord("y") + 128]]
+    policy, record = handle(client)
+    await policy.chat([user("ab")])
+    await policy.chat([user("ab"), assistant("xy"), user("cd")])
+
+    assert client.calls[1].prompt_tokens.tolist() == [97, 98, 120 + 128, 121 + 128, 99, 100]
+    assert record.forks == 0
+
+
+async def test_an_end_token_that_was_sampled_is_not_said_twice() -> None:
+    client = Scripted("xy~", "z~")
+    policy, record = handle(client, tokenizer=Tagged())
+    await policy.chat([user("ab")])
+    await policy.chat([user("ab"), assistant("xy"), user("cd")])
+
+    assert text(client.calls[1].prompt_tokens) == "<u>ab~<a>xy~<u>cd~<a>"
+    (trajectory,) = record.trajectories({"solver": 1.0})
+    assert [text(turn.context_tokens.numpy()) for turn in trajectory.turns] == ["<u>ab~<a>", "<u>cd~<a>"]
+
+
+async def test_a_reply_that_was_cut_off_is_ended_by_the_template() -> None:
+    client = Scripted("xy", "z~")
+    policy, _ = handle(client, tokenizer=Tagged())
+    await policy.chat([user("ab")])
+    await policy.chat([user("ab"), assistant("xy"), user("cd")])
+    assert text(client.calls[1].prompt_tokens) == "<u>ab~<a>xy~<u>cd~<a>"
+
+
+async def test_a_template_that_drops_earlier_thinking_makes_a_fork_that_is_counted() -> None:
+    client = Scripted("<think>hm</think>4~", "5~", "6~")
+    policy, record = handle(client, tokenizer=Forgetful())
+    history = [user("2+2")]
+    for question in ("2+3", "2+4"):
+        reply = await policy.chat(history)
+        history += [assistant(reply.text), user(question)]
+    await policy.chat(history)
+
+    assert text(client.calls[1].prompt_tokens) == "<u>2+2~<a>4~<u>2+3~<a>"
+    assert record.forks == 1
+    first, second = record.trajectories({"solver": 1.0})
+    assert [len(first.turns), len(second.turns)] == [1, 2]
+
+
+async def test_samples_of_the_same_prompt_are_conversations_of_their_own() -> None:
+    client = Scripted("x", "y", "z")
+    policy, record = handle(client)
+    async with asyncio.TaskGroup() as group:
+        for _ in range(2):
+            group.create_task(policy.chat([user("ab")]))
+    await policy.chat([user("ab"), assistant("x"), user("c")])
+
+    assert [len(each.turns) for each in record.trajectories({"solver": 1.0})] == [2, 1]
+    assert record.forks == 0
+
+
+async def test_a_sub_agent_has_its_own_conversations_role_and_parent() -> None:
+    client = Scripted("plan", "work", "sub")
+    policy, record = handle(client)
+    await policy.chat([user("a")])
+    worker = policy.spawn("worker")
+    await worker.chat([user("a"), assistant("plan"), user("b")])
+    await worker.spawn().chat([user("c")])
+
+    found = record.trajectories({"solver": 1.0, "worker": -1.0})
+    assert [(each.role, each.parent, each.reward) for each in found] == [
+        ("", -1, 1.0),
+        ("worker", 0, -1.0),
+        ("worker", 1, -1.0),
+    ]
+    only = record.trajectories({"worker": -1.0})
+    assert [(each.role, each.parent) for each in only] == [("worker", -1), ("worker", 0)]
+
+
+async def test_all_handles_of_an_episode_share_its_budget() -> None:
+    client = Scripted("abc", "de", "f")
+    policy, _ = handle(client, budget=Budget(max_calls=3, max_tokens=6))
+    await policy.chat([user("a")])
+    assert client.calls[0].sampling.max_new_tokens == 5
+    await policy.spawn().chat([user("a")])
+    assert client.calls[1].sampling.max_new_tokens == 3
+    await policy.chat([user("a")])
+    assert client.calls[2].sampling.max_new_tokens == 1
+    with pytest.raises(BudgetError, match="its 3 calls"):
+        await policy.chat([user("a")])
+
+
+def test_a_call_reserves_what_it_may_sample() -> None:
+    budget = Budget(max_tokens=10)
+    granted = budget.reserve(8)
+    assert budget.reserve(8) == 2
+    with pytest.raises(BudgetError, match="its 10 tokens"):
+        budget.reserve(1)
+    budget.settle(granted, 3)
+    assert budget.reserve(8) == 5
 
 
 async def test_calls_carry_the_tasks_seed_versions_and_ids() -> None:
     client = Scripted("x", "y")
-    policy = handle(client, min_versions={"solver": 4}, attempt=2)
-    await policy.chat([ChatMessage("user", "a")])
+    policy, _ = handle(client, min_versions={"solver": 4}, attempt=2)
+    await policy.chat([user("a")])
     await policy.generate(np.array([1, 2], np.int32), sampling=Sampling(max_new_tokens=1))
 
     assert [call.id for call in client.calls] == ["i/s/0/0/1@2#0", "i/s/0/0/1@2#1"]
     assert [call.seed for call in client.calls] == [turn_seed(7, "solver", 0), turn_seed(7, "solver", 1)]
     assert [call.min_version for call in client.calls] == [4, 4]
-    assert [call.sampling.max_new_tokens for call in client.calls] == [5, 1]
+    assert [call.sampling.max_new_tokens for call in client.calls] == [50, 1]
 
 
 def test_spans_of_the_same_version_are_joined() -> None:

@@ -15,6 +15,7 @@ from astraflow.messages import Sampling
 from astraflow.models.smollm2 import prepare_smollm2
 from astraflow.models.tokenizer import load_tokenizer
 from tests.engines.contract import read
+from tests.support import prompt_tokens
 
 pytestmark = [pytest.mark.smol, pytest.mark.slow]
 
@@ -42,8 +43,8 @@ async def greedy(folder: Path, prompt: list[int], count: int, dtype: str) -> lis
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 async def test_greedy_text_is_sane(folder: Path, dtype: str) -> None:
     tokenizer = load_tokenizer(folder)
-    prompt = tokenizer.render(
-        [ChatMessage("system", "Be short."), ChatMessage("user", "What is the capital of France?")]
+    prompt = prompt_tokens(
+        tokenizer, [ChatMessage("system", "Be short."), ChatMessage("user", "What is the capital of France?")]
     )
     text = tokenizer.decode(await greedy(folder, prompt, 20, dtype))
     assert text == "The capital of France is Paris."
@@ -51,7 +52,7 @@ async def test_greedy_text_is_sane(folder: Path, dtype: str) -> None:
 
 async def test_greedy_tokens_equal_transformers_in_fp32(folder: Path) -> None:
     messages = [ChatMessage("system", "Be short."), ChatMessage("user", "Write a sentence about the sea.")]
-    prompt = load_tokenizer(folder).render(messages)
+    prompt = prompt_tokens(load_tokenizer(folder), messages)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True).eval()
     with torch.inference_mode():
         out = model.generate(torch.tensor([prompt]), max_new_tokens=24, do_sample=False)[0]

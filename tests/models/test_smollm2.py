@@ -9,6 +9,7 @@ from astraflow.envs.base import ChatMessage
 from astraflow.errors import ConfigError
 from astraflow.models.smollm2 import prepare_smollm2
 from astraflow.models.tokenizer import load_tokenizer
+from tests.support import prompt_tokens
 
 QUESTION = [ChatMessage("user", "What is the capital of France?")]
 # Of the 272 tensors in the order of their names. transformers 5.24 with accelerate 1.15 gave the same bits
@@ -48,7 +49,7 @@ def test_it_loads_in_transformers_and_makes_sense(folder):
     torch.set_num_threads(1)  # two threads beside any other process are twenty times slower
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
     tokenizer = load_tokenizer(folder)
-    prompt = torch.tensor([tokenizer.render(QUESTION)])
+    prompt = torch.tensor([prompt_tokens(tokenizer, QUESTION)])
     output = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=16, do_sample=False)
     assert tokenizer.decode(output[0, prompt.shape[1] :].tolist()) == "The capital of France is Paris."
     assert output[0, -1].item() in tokenizer.eos_token_ids
@@ -57,7 +58,7 @@ def test_it_loads_in_transformers_and_makes_sense(folder):
 
 def test_no_system_prompt_is_added(folder):
     tokenizer = load_tokenizer(folder)
-    rendered = tokenizer.decode(tokenizer.render(QUESTION))
+    rendered = tokenizer.decode(prompt_tokens(tokenizer, QUESTION))
     assert rendered == "user\nWhat is the capital of France?\nassistant\n"
 
 
@@ -75,7 +76,7 @@ def test_with_a_system_message_it_agrees_with_the_stock_template(folder):
     expected = official.apply_chat_template(
         messages, chat_template=stock, add_generation_prompt=True, return_dict=False
     )
-    ours = load_tokenizer(folder).render([ChatMessage(m["role"], m["content"]) for m in messages])
+    ours = prompt_tokens(load_tokenizer(folder), [ChatMessage(m["role"], m["content"]) for m in messages])
     assert ours == expected
 
 

@@ -10,6 +10,7 @@ from astraflow.models.resolve import resolve_model
 from astraflow.models.tiny import prepare_tiny
 from astraflow.models.tiny_tasks import tiny_question
 from astraflow.models.tokenizer import load_tokenizer
+from tests.support import prompt_tokens
 
 
 @pytest.mark.slow
@@ -26,7 +27,7 @@ def test_the_warm_start_leaves_room_to_learn(task, greedy, sampled):
     assert model.num_parameters() == 526_976
     assert model.config.vocab_size == tokenizer.vocab_size == 16
     questions = [tiny_question(task, index, seed=0, held_out=True) for index in range(256)]
-    prompts = torch.tensor([tokenizer.render([ChatMessage("user", question)]) for question, _ in questions])
+    prompts = torch.tensor([prompt_tokens(tokenizer, [ChatMessage("user", question)]) for question, _ in questions])
 
     def accuracy(**how) -> float:
         torch.manual_seed(0)

@@ -11,6 +11,7 @@ from astraflow.envs.base import ChatMessage
 from astraflow.errors import ConfigError, EnvError
 from astraflow.models.resolve import resolve_model
 from astraflow.models.tokenizer import ToyTokenizer, load_tokenizer, utf8
+from tests.support import prompt_tokens
 
 BYTES = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 TEMPLATE = (
@@ -62,7 +63,7 @@ CONVERSATIONS = [
 def test_render_equals_transformers(tmp_path, conversation):
     from transformers import AutoTokenizer
 
-    ours = byte_level(tmp_path).render([ChatMessage(*message) for message in conversation])
+    ours = prompt_tokens(byte_level(tmp_path), [ChatMessage(*message) for message in conversation])
     messages = [{"role": role, "content": content} for role, content in conversation]
     official = AutoTokenizer.from_pretrained(tmp_path)
     assert ours == official.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
@@ -78,7 +79,7 @@ def test_text_survives_a_round_trip(tokenizer, text):
 @given(st.text(max_size=40), st.lists(st.integers(-5, 400), max_size=40))
 def test_whatever_comes_in_what_goes_out_is_utf8(tokenizer, text, tokens):
     for each in (tokenizer, ToyTokenizer()):
-        rendered = each.render([ChatMessage("user", text)])
+        rendered = prompt_tokens(each, [ChatMessage("user", text)])
         assert all(0 <= token < each.vocab_size for token in rendered)
         each.decode(tokens).encode()
         each.decode(rendered).encode()
@@ -87,7 +88,7 @@ def test_whatever_comes_in_what_goes_out_is_utf8(tokenizer, text, tokens):
 def test_lone_surrogates_are_replaced_and_pairs_joined(tokenizer):
     assert utf8("a\ud800b") == "a\ufffdb"
     assert utf8("\ud83c\udf89") == "🎉"
-    assert "\ufffd" in tokenizer.decode(tokenizer.render([ChatMessage("user", "\udfff")]))
+    assert "\ufffd" in tokenizer.decode(prompt_tokens(tokenizer, [ChatMessage("user", "\udfff")]))
     assert tokenizer.decode([BYTES.index(0xF0), BYTES.index(0xC3)]) == "\ufffd\ufffd"  # cut-off UTF-8
 
 
@@ -102,7 +103,7 @@ def test_end_tokens_come_from_all_three_places(tmp_path):
 
 def test_without_a_template_contents_are_joined_plainly(tmp_path):
     plain = byte_level(tmp_path, template=None)
-    assert plain.decode(plain.render([ChatMessage("system", "a"), ChatMessage("user", "b")])) == "a\nb"
+    assert plain.decode(prompt_tokens(plain, [ChatMessage("system", "a"), ChatMessage("user", "b")])) == "a\nb"
 
 
 def test_templates_inside_the_tokenizer_config_count(tmp_path):
@@ -111,18 +112,18 @@ def test_templates_inside_the_tokenizer_config_count(tmp_path):
     named = [{"name": "tool_use", "template": "T"}, {"name": "default", "template": "D{{ messages[0].content }}"}]
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings | {"chat_template": named}))
     tokenizer = load_tokenizer(tmp_path)
-    assert tokenizer.decode(tokenizer.render([ChatMessage("user", "x")])) == "Dx"
+    assert tokenizer.decode(prompt_tokens(tokenizer, [ChatMessage("user", "x")])) == "Dx"
 
 
 def test_a_template_that_refuses_is_an_env_error(tokenizer):
     with pytest.raises(EnvError, match="bad role"):
-        tokenizer.render([ChatMessage("critic", "x")])
+        prompt_tokens(tokenizer, [ChatMessage("critic", "x")])
 
 
 def test_a_template_cant_reach_the_interpreter(tmp_path):
     attack = "{{ ''.__class__.__mro__[1].__subclasses__() }}"
     with pytest.raises(EnvError, match="unsafe"):
-        byte_level(tmp_path, template=attack).render([ChatMessage("user", "x")])
+        prompt_tokens(byte_level(tmp_path, template=attack), [ChatMessage("user", "x")])
 
 
 @pytest.mark.parametrize(
@@ -148,6 +149,6 @@ def test_the_toy_tokenizer_never_gives_an_end_token_and_reads_back_its_own_text(
     assert isinstance(toy, ToyTokenizer)
     assert (toy.vocab_size, toy.eos_token_ids) == (64, (0,))
     tokens = list(range(1, 64))
-    assert toy.render([ChatMessage("user", toy.decode([0, *tokens, 64, -1]))]) == tokens
-    assert 0 not in toy.render([ChatMessage("user", "@@\0")])
-    assert toy.render([ChatMessage("user", "")]) == [1]
+    assert prompt_tokens(toy, [ChatMessage("user", toy.decode([0, *tokens, 64, -1]))]) == tokens
+    assert 0 not in prompt_tokens(toy, [ChatMessage("user", "@@\0")])
+    assert prompt_tokens(toy, [ChatMessage("user", "")]) == [1]

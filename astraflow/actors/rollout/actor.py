@@ -8,7 +8,7 @@ Shutdown order: stop pulling → cancel episodes and nak their tasks → close e
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from astraflow.actors.base.context import ActorContext
@@ -27,8 +27,9 @@ from astraflow.actors.rollout.play import Player, failed_episode
 from astraflow.actors.rollout.stats import RolloutStats
 from astraflow.actors.rollout.tokenizers import fetch_tokenizers
 from astraflow.bus import Delivery, WorkQueue
+from astraflow.envs.agents import Agent, AgentEnv
 from astraflow.envs.base import Environment
-from astraflow.envs.registry import build_env
+from astraflow.envs.registry import EXTERNAL, build_env, find_agent
 from astraflow.errors import ConfigError, MessageError
 from astraflow.messages import Episode, MemberState, Metrics, Reason, Task
 
@@ -154,13 +155,17 @@ class RolloutPool:
         self._ctx.waits_for("" if self._taken else "tasks: none is queued")
 
 
-async def run(ctx: ActorContext) -> None:
-    """Play episodes until told to stop."""
+async def run(ctx: ActorContext, agents: Sequence[Agent] = ()) -> None:
+    """Play episodes until told to stop.
+
+    Args:
+        agents: play only the tasks of these agents' environments; none = of all environments.
+    """
     ctx.waits_for("the first weights of every policy, for their tokenizers")
     tokenizers = await ctx.unless_stopped(fetch_tokenizers(ctx))
     if tokenizers is None:
         return
-    envs = build_envs(ctx)
+    envs = build_envs(ctx, agents)
     try:
         async with GenerationClient.open(ctx) as client:
             await _serve_all(ctx, client, Player(ctx, envs, gate_of(ctx, client), tokenizers), envs)
@@ -178,19 +183,25 @@ def gate_of(ctx: ActorContext, client: Generates) -> CohortGate:
     return CohortGate(client, name=ctx.incarnation, patience_s=2 * ctx.config.bus.ack_wait_s, tell=tell)
 
 
-def build_envs(ctx: ActorContext) -> dict[str, Environment]:
+def build_envs(ctx: ActorContext, agents: Sequence[Agent] = ()) -> dict[str, Environment]:
     """The environments that can be built here; for the others `status` says why. Raises ConfigError if there is none.
 
     A node may lack a package or the user's code: it is given only the tasks that it can run.
     """
     envs: dict[str, Environment] = {}
-    for name, section in ctx.config.envs.items():
+    given = {each.env: each for each in agents}
+    sections = ctx.config.envs.items()
+    wanted = [(name, section) for name, section in sections if (name in given if agents else section.agent != EXTERNAL)]
+    for name, section in wanted:
         try:
-            envs[name] = build_env(section)
+            agent = given.get(name) or find_agent(name, section)
+            env = build_env(section)
         except ConfigError as exc:
             ctx.unserved[name] = str(exc)
             _log.warning("environment not served", extra={"actor": ctx.name, "env": name, "why": str(exc)})
-    if not envs:
+        else:
+            envs[name] = env if agent is None else AgentEnv(env, agent)
+    if wanted and not envs:
         raise ConfigError(f"no environment of this run can be built here: {'; '.join(ctx.unserved.values())}")
     return envs
 
@@ -200,7 +211,7 @@ async def _serve_all(
 ) -> None:
     pool, topology = RolloutPool(ctx, player), ctx.bus.topology
     ctx.set_state(MemberState.READY)
-    ctx.waits_for("tasks: none is queued")
+    ctx.waits_for("tasks: none is queued" if envs else "nothing: every environment is played by agents that join")
     try:
         async with asyncio.TaskGroup() as group:
             for env in envs:

@@ -1,20 +1,22 @@
-"""What an environment calls: one policy's chat and generate, recorded as append-only trajectories.
+"""What an environment or agent calls: one policy in one role, for one episode.
 
-It decides when a call continues a trajectory and when it forks a new one; it never re-tokenises what was sampled.
-Invariant: a trajectory's tokens are exactly what the engine saw and sampled, in order.
+It renders, generates and decodes; `recording` decides what continues which conversation. It knows no other policy.
 """
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
+import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
+from astraflow.actors.rollout.budget import Budget
 from astraflow.actors.rollout.generation import Call, Completion, Generates
+from astraflow.actors.rollout.recording import Conversation, Recording, Tokens
 from astraflow.envs.base import ChatMessage, Reply
-from astraflow.messages import Sampling, Task, Trajectory, Turn, array_of
+from astraflow.messages import Sampling, Task
 from astraflow.models.tokenizer import ChatTokenizer
 
 LONG_CHARS, LONG_TOKENS = 8192, 4096  # above these, text takes longer than the loop may be held: 5 ms
@@ -26,99 +28,138 @@ def turn_seed(seed: int, policy: str, turn: int) -> int:
     return int.from_bytes(digest, "little") >> 1
 
 
-@dataclass
-class _Recording:
-    """A trajectory in the making."""
+@dataclass(frozen=True, kw_only=True)
+class Play:
+    """What the handles of one episode share."""
 
-    tokens: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
-    turns: list[Turn] = field(default_factory=list)
-    texts: list[str] = field(default_factory=list)
-
-    def extended_by(self, prompt: NDArray[np.int32]) -> bool:
-        return np.array_equal(prompt[: self.tokens.size], self.tokens)
-
-    def add(self, prompt: NDArray[np.int32], completion: Completion, text: str) -> None:
-        self.turns.append(
-            Turn(
-                context_tokens=array_of(prompt[self.tokens.size :], "i4"),
-                completion_tokens=array_of(completion.tokens, "i4"),
-                logprobs=array_of(completion.logprobs, "f4"),
-                versions=completion.versions,
-                finish_reason=completion.finish_reason,
-            )
-        )
-        self.tokens = np.concatenate([prompt, completion.tokens])
-        self.texts.append(text)
+    task: Task
+    client: Generates
+    recording: Recording
+    budget: Budget
 
 
 class RecordedPolicy:
-    """A PolicyHandle for one episode. Its trajectories are what the episode message carries."""
+    """A PolicyHandle for one episode. What is said through it becomes trajectories of its policy in its role."""
 
     def __init__(
-        self, *, policy: str, task: Task, sampling: Sampling, client: Generates, tokenizer: ChatTokenizer
+        self,
+        play: Play,
+        *,
+        policy: str,
+        sampling: Sampling,
+        tokenizer: ChatTokenizer,
+        role: str = "",
+        parent: Conversation | None = None,
     ) -> None:
         self.policy = policy
-        self._task = task
+        self.role = role or policy
+        self._play = play
         self._sampling = sampling
-        self._client = client
         self._tokenizer = tokenizer
-        self._recordings: list[_Recording] = []
-        self._calls = 0
+        self._parent = parent
+        self._mine: list[Conversation] = []
+        self.cut_off = False
 
-    async def chat(self, messages: Sequence[ChatMessage], *, sampling: Sampling | None = None) -> Reply:
+    def spawn(self, role: str = "") -> "RecordedPolicy":
+        """A sub-agent: the same policy with conversations of its own, whose parent is this one's newest."""
+        return RecordedPolicy(
+            self._play,
+            policy=self.policy,
+            sampling=self._sampling,
+            tokenizer=self._tokenizer,
+            role=role or self.role,
+            parent=self._mine[-1] if self._mine else self._parent,
+        )
+
+    async def chat(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        sampling: Sampling | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> Reply:
         """Render with the policy's chat template, generate, decode."""
         long = sum(len(message.content) for message in messages) > LONG_CHARS
-        render = self._tokenizer.render
-        tokens = await asyncio.to_thread(render, messages) if long else render(messages)
-        return await self._generate(np.array(tokens, np.int32), sampling)
+        work = self._prompt_of
+        prompt = await asyncio.to_thread(work, messages, tools) if long else work(messages, tools)
+        conversation, reply = await self._generate(prompt.tokens, prompt.continues, sampling)
+        conversation.messages, conversation.rendered = tuple(messages), prompt.rendered
+        return reply
 
-    async def generate(self, tokens: NDArray[np.int32], *, sampling: Sampling | None = None) -> Reply:
+    async def generate(self, tokens: Tokens, *, sampling: Sampling | None = None) -> Reply:
         """Token in, token out."""
-        return await self._generate(np.array(tokens, np.int32), sampling)
+        _, reply = await self._generate(np.array(tokens, np.int32), None, sampling)
+        return reply
 
-    async def _generate(self, prompt: NDArray[np.int32], sampling: Sampling | None) -> Reply:
-        task, number = self._task, self._calls
-        self._calls += 1
-        completion = await self._client.generate(
-            Call(
-                id=f"{task.id}@{task.attempt}#{number}",
-                policy=self.policy,
-                prompt_tokens=prompt,
-                sampling=sampling or self._sampling,
-                seed=turn_seed(task.seed, self.policy, number),
-                min_version=task.min_versions.get(self.policy, 0),
-                cohort_id=task.cohort_id,
-                cohort_size=task.cohort_size,
-            )
-        )
+    def _prompt_of(self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]]) -> "_Prompt":
+        rendered = self._tokenizer.template(messages, tools)
+        for conversation in reversed(self._mine):
+            if not conversation.answered_in(messages):
+                continue
+            rest = conversation.rest_of(rendered)
+            if rest is not None:
+                return _Prompt(rendered, conversation.prompt_with(rest, self._tokenizer), conversation)
+            self._play.recording.forks += 1
+            break
+        return _Prompt(rendered, np.array(self._tokenizer.encode(rendered), np.int32), None)
+
+    async def _generate(
+        self, prompt: Tokens, continues: Conversation | None, sampling: Sampling | None
+    ) -> tuple[Conversation, Reply]:
+        completion = await self._complete(prompt, sampling or self._sampling)
         decode, ids = self._tokenizer.decode, completion.tokens.tolist()
         text = await asyncio.to_thread(decode, ids) if len(ids) > LONG_TOKENS else decode(ids)
-        self._recording_for(prompt).add(prompt, completion, text)
-        return Reply(
+        conversation = self._conversation_for(prompt, continues)
+        conversation.add(prompt, completion, text)
+        self.cut_off = completion.finish_reason == "length"
+        reply = Reply(
             text=text,
             tokens=completion.tokens,
             logprobs=completion.logprobs,
             versions=completion.versions,
             finish_reason=completion.finish_reason,
         )
+        return conversation, reply
 
-    def _recording_for(self, prompt: NDArray[np.int32]) -> _Recording:
-        """The newest trajectory that the prompt extends, else a new one (a fork)."""
-        for recording in reversed(self._recordings):
-            if recording.extended_by(prompt):
-                return recording
-        self._recordings.append(_Recording())
-        return self._recordings[-1]
-
-    def trajectories(self, reward: float, parts: dict[str, float]) -> tuple[Trajectory, ...]:
-        """What was recorded, each trajectory with the policy's reward."""
-        return tuple(
-            Trajectory(
-                policy=self.policy,
-                turns=tuple(recording.turns),
-                reward=reward,
-                reward_parts=parts,
-                text="\n".join(recording.texts),
+    async def _complete(self, prompt: Tokens, sampling: Sampling) -> Completion:
+        task, budget = self._play.task, self._play.budget
+        granted = budget.reserve(sampling.max_new_tokens)
+        sampled = granted  # a call that fails has spent what it was granted
+        number = self._play.recording.number_of_call(self.policy)
+        try:
+            completion = await self._play.client.generate(
+                Call(
+                    id=f"{task.id}@{task.attempt}#{number}",
+                    policy=self.policy,
+                    prompt_tokens=prompt,
+                    sampling=msgspec.structs.replace(sampling, max_new_tokens=granted),
+                    seed=turn_seed(task.seed, self.policy, number),
+                    min_version=task.min_versions.get(self.policy, 0),
+                    cohort_id=task.cohort_id,
+                    cohort_size=task.cohort_size,
+                )
             )
-            for recording in self._recordings
+            sampled = completion.tokens.size
+        finally:
+            budget.settle(granted, sampled)
+        return completion
+
+    def _conversation_for(self, prompt: Tokens, continues: Conversation | None) -> Conversation:
+        """The conversation that the prompt continues, else a new one. Another call may have continued it meanwhile."""
+        candidates = [continues] if continues is not None else []
+        for conversation in [*candidates, *reversed(self._mine)]:
+            if conversation.extended_by(prompt):
+                return conversation
+        self._mine.append(
+            self._play.recording.begin(Conversation(policy=self.policy, role=self.role, parent=self._parent))
         )
+        return self._mine[-1]
+
+
+@dataclass(frozen=True)
+class _Prompt:
+    """A conversation made ready for the engine."""
+
+    rendered: str
+    tokens: Tokens
+    continues: Conversation | None

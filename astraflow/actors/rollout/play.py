@@ -11,15 +11,18 @@ import math
 import time
 import traceback
 from collections.abc import Mapping
+from dataclasses import replace
 
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.screening import fault_of_task
+from astraflow.actors.rollout.budget import Budget
 from astraflow.actors.rollout.cohort_gate import CohortGate
 from astraflow.actors.rollout.generation import Generates
-from astraflow.actors.rollout.handle import RecordedPolicy
-from astraflow.config import PolicySection, SamplingSection
+from astraflow.actors.rollout.handle import Play, RecordedPolicy
+from astraflow.actors.rollout.recording import Recording
+from astraflow.config import SamplingSection
 from astraflow.envs.base import Environment, Outcome
-from astraflow.errors import BusError, EngineError, EnvError
+from astraflow.errors import BudgetError, BusError, EngineError, EnvError
 from astraflow.messages import TRAINABLE_REASONS, Episode, Reason, Sampling, Task, Trajectory
 from astraflow.models.tokenizer import ChatTokenizer, utf8
 
@@ -114,14 +117,18 @@ class Player:
 
     async def _play(self, task: Task, client: Generates) -> Episode:
         started_at = time.time()
-        policies = self._ctx.config.policies
-        handles = {name: self._handle(task, name, section, client) for name, section in policies.items()}
+        section = self._ctx.config.envs[task.env]
+        budget = Budget(max_calls=section.max_calls, max_tokens=section.max_tokens)
+        recording = Recording()
+        play = Play(task=task, client=client, recording=recording, budget=budget)
         try:
             async with asyncio.timeout(task.deadline_s) as deadline:
-                outcome = await self._envs[task.env].run(task, handles)
-            return self._finish(task, handles, outcome, started_at)
+                outcome = await self._envs[task.env].run(task, self._handles(play))
+            return self._finish(task, recording, outcome, started_at)
         except (EngineError, BusError) as exc:
             reason, error = Reason.INFRA, str(exc)
+        except BudgetError as exc:
+            reason, error = Reason.TRUNCATED, str(exc)
         except EnvError as exc:
             reason, error = Reason.ENV, str(exc)
         except Exception as exc:  # noqa: BLE001 - the rollout boundary: user code failed, the pool goes on
@@ -130,47 +137,48 @@ class Player:
             else:
                 _log.error("environment raised:\n%s", utf8(traceback.format_exc()), extra={"task": task.id})
                 reason, error = Reason.ENV, f"{type(exc).__name__}: {exc}"
-        return self._fail(task, handles, reason, error, started_at)
+        return self._fail(task, recording, reason, error, started_at)
 
-    def _handle(self, task: Task, name: str, section: PolicySection, client: Generates) -> RecordedPolicy:
-        return RecordedPolicy(
-            policy=name,
-            task=task,
-            sampling=task.sampling or sampling_of(section.sampling),
-            client=client,
-            tokenizer=self._tokenizers[name],
-        )
+    def _handles(self, play: Play) -> dict[str, RecordedPolicy]:
+        """Every policy by its name, and by the roles that the environment gives it."""
+        task, policies = play.task, self._ctx.config.policies
+        named = {name: name for name in policies} | self._ctx.config.envs[task.env].roles
+        return {
+            role: RecordedPolicy(
+                play,
+                policy=name,
+                role=role,
+                sampling=task.sampling or sampling_of(policies[name].sampling),
+                tokenizer=self._tokenizers[name],
+            )
+            for role, name in named.items()
+        }
 
-    def _finish(
-        self, task: Task, handles: Mapping[str, RecordedPolicy], outcome: Outcome, started_at: float
-    ) -> Episode:
-        unknown = set(outcome.rewards) - set(handles)
+    def _finish(self, task: Task, recording: Recording, outcome: Outcome, started_at: float) -> Episode:
+        config = self._ctx.config
+        known = set(config.policies) | set(config.envs[task.env].roles) | recording.roles
+        unknown = set(outcome.rewards) - known
         if unknown:
-            raise EnvError(f"env {task.env} rewards unknown policies {sorted(unknown)}; the run has {sorted(handles)}")
+            raise EnvError(f"env {task.env} rewards {sorted(unknown)}; the policies and roles are {sorted(known)}")
         broken = {name: reward for name, reward in outcome.rewards.items() if not math.isfinite(reward)}
         if broken:
-            return self._fail(task, handles, Reason.GRADER, f"reward is not finite: {broken}", started_at)
+            return self._fail(task, recording, Reason.GRADER, f"reward is not finite: {broken}", started_at)
         reason, rewards = Reason(outcome.reason), dict(outcome.rewards)
         if reason not in TRAINABLE_REASONS:  # nobody trains on it, but people read it
-            rewards = dict.fromkeys(handles, 0.0) | rewards
-        trajectories = tuple(
-            trajectory
-            for name, reward in rewards.items()
-            for trajectory in handles[name].trajectories(float(reward), _plain(outcome.parts))
-        )
+            rewards = dict.fromkeys(recording.roles, 0.0) | rewards
+        if recording.forks:
+            outcome = replace(outcome, metrics={**outcome.metrics, "forks": recording.forks})
         return _record(
             task,
             reason=reason,
             error=outcome.error,
             started_at=started_at,
-            trajectories=trajectories,
+            trajectories=recording.trajectories(rewards, _plain(outcome.parts)),
             outcome=outcome,
         )
 
-    def _fail(
-        self, task: Task, handles: Mapping[str, RecordedPolicy], reason: Reason, error: str, started_at: float
-    ) -> Episode:
+    def _fail(self, task: Task, recording: Recording, reason: Reason, error: str, started_at: float) -> Episode:
         """What was generated before it failed stays readable, with reward 0 that nobody trains on."""
         _log.warning("episode failed", extra={"task": task.id, "reason": reason, "error": error})
-        trajectories = tuple(item for handle in handles.values() for item in handle.trajectories(0.0, {}))
+        trajectories = recording.trajectories(dict.fromkeys(recording.roles, 0.0))
         return failed_episode(task, reason, error, started_at=started_at, trajectories=trajectories)

@@ -1,0 +1,128 @@
+"""What was said in one episode: every conversation of every policy, token for token.
+
+A conversation only grows. What the engine saw and sampled is never re-tokenised: when an agent sends the history back
+as text, the tokens of record are used for it, and only what is new is encoded. Where a chat template rewrites the
+history (or the agent does), the text no longer continues the conversation, and a new one begins: a fork, counted.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from astraflow.actors.rollout.generation import Completion
+from astraflow.envs.base import ChatMessage
+from astraflow.messages import Trajectory, Turn, array_of
+from astraflow.models.tokenizer import ChatTokenizer
+
+Tokens = NDArray[np.int32]
+
+
+@dataclass(kw_only=True, eq=False)
+class Conversation:
+    """One trajectory in the making. Axes: T all tokens so far."""
+
+    policy: str
+    role: str
+    parent: "Conversation | None" = None  # who spawned it
+    tokens_T: Tokens = field(default_factory=lambda: np.empty(0, np.int32))
+    turns: list[Turn] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    messages: tuple[ChatMessage, ...] = ()  # of the newest prompt
+    rendered: str = ""  # the newest prompt as text
+
+    def extended_by(self, prompt: Tokens) -> bool:
+        """The prompt begins with all tokens so far."""
+        return np.array_equal(prompt[: self.tokens_T.size], self.tokens_T)
+
+    def answered_in(self, messages: Sequence[ChatMessage]) -> bool:
+        """These messages are this conversation's, its newest reply included, and perhaps more."""
+        asked = len(self.messages)
+        return (
+            len(messages) > asked > 0
+            and tuple(messages[:asked]) == self.messages
+            and messages[asked].role == "assistant"
+            and messages[asked].content.strip() == self.texts[-1].strip()
+        )
+
+    def rest_of(self, rendered: str) -> str | None:
+        """What comes behind the newest reply in the rendered conversation; None if the history was rewritten."""
+        if not rendered.startswith(self.rendered):
+            return None
+        behind, said = rendered[len(self.rendered) :], self.texts[-1]
+        if behind.startswith(said):
+            return behind[len(said) :]
+        behind, said = behind.lstrip(), said.strip()  # templates trim, and may put a line between
+        return behind[len(said) :] if behind.startswith(said) else None
+
+    def prompt_with(self, rest: str, tokenizer: ChatTokenizer) -> Tokens:
+        """The tokens of record, and those of `rest`; an end token that was sampled isn't said again by the template."""
+        if (last := int(self.tokens_T[-1])) in tokenizer.eos_token_ids:
+            rest = rest.removeprefix(tokenizer.text_of(last))
+        return np.concatenate([self.tokens_T, np.array(tokenizer.encode(rest), np.int32)])
+
+    def add(self, prompt: Tokens, completion: Completion, text: str) -> None:
+        """One more turn. `prompt` begins with all tokens so far."""
+        self.turns.append(
+            Turn(
+                context_tokens=array_of(prompt[self.tokens_T.size :], "i4"),
+                completion_tokens=array_of(completion.tokens, "i4"),
+                logprobs=array_of(completion.logprobs, "f4"),
+                versions=completion.versions,
+                finish_reason=completion.finish_reason,
+            )
+        )
+        self.tokens_T = np.concatenate([prompt, completion.tokens])
+        self.texts.append(text)
+        self.messages, self.rendered = (), ""  # unknown for a turn in tokens; `chat` sets them
+
+
+@dataclass
+class Recording:
+    """The conversations of one episode, in the order in which they began."""
+
+    conversations: list[Conversation] = field(default_factory=list)
+    calls: dict[str, int] = field(default_factory=dict)  # per policy
+    forks: int = 0  # histories that were rewritten
+
+    def number_of_call(self, policy: str) -> int:
+        """The number of a policy's next call, from 0 on."""
+        number = self.calls.get(policy, 0)
+        self.calls[policy] = number + 1
+        return number
+
+    def begin(self, conversation: Conversation) -> Conversation:
+        self.conversations.append(conversation)
+        return conversation
+
+    @property
+    def roles(self) -> set[str]:
+        """Everybody who can be rewarded: policies, and roles that spoke."""
+        return {name for each in self.conversations for name in (each.policy, each.role)}
+
+    def trajectories(
+        self, rewards: Mapping[str, float], parts: Mapping[str, float] | None = None
+    ) -> tuple[Trajectory, ...]:
+        """Those that have a reward: by their role's name, else by their policy's. Parents without one are left out."""
+        kept = [each for each in self.conversations if each.role in rewards or each.policy in rewards]
+        places = {id(each): at for at, each in enumerate(kept)}
+        return tuple(
+            Trajectory(
+                policy=each.policy,
+                turns=tuple(each.turns),
+                reward=float(rewards[each.role] if each.role in rewards else rewards[each.policy]),
+                role="" if each.role == each.policy else each.role,
+                parent=next((places[id(one)] for one in _ancestors(each) if id(one) in places), -1),
+                reward_parts=dict(parts or {}),
+                text="\n".join(each.texts),
+            )
+            for each in kept
+        )
+
+
+def _ancestors(conversation: Conversation) -> Iterable[Conversation]:
+    one = conversation.parent
+    while one is not None:
+        yield one
+        one = one.parent
