@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from astraflow.algos.tensors import HostTensor
+from astraflow.algos.changes import Change
 from astraflow.messages import Sampling, VersionSpan
 
 
@@ -112,11 +112,15 @@ class PolicyEngine(Protocol):
         """End a request; its stream finishes with `abort`. Unknown ids are ignored."""
         ...
 
-    async def swap(self, version: int, tensors: Mapping[str, HostTensor]) -> float:
+    async def swap(self, version: int, changes: Mapping[str, Change]) -> float:
         """Put new weights in place between two decode steps; running requests go on. Returns the pause in seconds.
 
-        `tensors` may be a subset of the model's. Raises WeightsError, with nothing changed, if a name or shape or dtype
-        does not fit.
+        All other work is done beside decoding, before the pause; until the end `changes` must not change. They cover
+        what differs from the version that is served *and* from versions of earlier swaps that did not return: then a
+        swap after a failed or cancelled one leaves exactly the new version. It never serves a mix of two.
+
+        Raises: WeightsError, with nothing changed, if a name or shape or dtype does not fit; EngineError if the engine
+            fails or stops, and then it serves nothing any more.
         """
         ...
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 
+from astraflow.algos.changes import Change
 from astraflow.algos.tensors import HostTensor
 from astraflow.config import EngineSection
 from astraflow.engines.architecture import decoder_spec, read_facts
@@ -77,6 +78,7 @@ class CpuEngine:
         self._error = ""
         self._replies: dict[str, Reply] = {}  # every request that the worker knows or will know
         self._swaps: set[asyncio.Future[float]] = set()
+        self._preparing = asyncio.Lock()  # the next version's weights are put together one at a time
         self._rate = RateMeter()
         self._loop: asyncio.AbstractEventLoop | None = None  # None before start
         self._ready: asyncio.Future[None] | None = None
@@ -221,19 +223,33 @@ class CpuEngine:
         if self._worker is not None and request_id in self._replies:
             self._worker.order(Cancel(request_id))
 
-    async def swap(self, version: int, tensors: Mapping[str, HostTensor]) -> float:
+    async def swap(self, version: int, changes: Mapping[str, Change]) -> float:
         """See `PolicyEngine`. If the caller is cancelled, the swap may still happen."""
-        worker = self._serving()
+        self._serving()
         assert self._model is not None
         assert self._loop is not None
-        self._model.check(tensors)
-        pause: asyncio.Future[float] = self._loop.create_future()
-        self._swaps.add(pause)
-        worker.order(Swap(version, tensors, lambda pause_s: self._post(self._swapped, version, pause, pause_s)))
+        self._model.check(changes)
+        async with self._preparing:
+            put = await self._prepared(changes)
+            worker = self._serving()
+            pause: asyncio.Future[float] = self._loop.create_future()
+            self._swaps.add(pause)
+            worker.order(Swap(version, put, lambda pause_s: self._post(self._swapped, version, pause, pause_s)))
+            try:
+                return await pause
+            finally:
+                self._swaps.discard(pause)
+
+    async def _prepared(self, changes: Mapping[str, Change]) -> Callable[[], None]:
+        """Prepare in a thread; a caller that is cancelled waits for its end, as it reads `changes`."""
+        assert self._model is not None
+        assert self._loop is not None
+        preparing = self._loop.run_in_executor(None, self._model.prepare, changes)
         try:
-            return await pause
-        finally:
-            self._swaps.discard(pause)
+            return await asyncio.shield(preparing)
+        except asyncio.CancelledError:
+            await asyncio.wait([preparing])
+            raise
 
     def _swapped(self, version: int, pause: asyncio.Future[float], pause_s: float) -> None:
         self._version = version

@@ -9,13 +9,14 @@ their pool (two small batched products: 0.7 ms a layer at 64 sequences where sca
 each prompt piece attends alone.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from astraflow.algos.changes import Change
 from astraflow.algos.tensors import HostTensor
 from astraflow.engines.architecture import DecoderSpec
 from astraflow.engines.decoder_weights import DecoderWeights, LayerWeights
@@ -102,12 +103,17 @@ class SlotDecoder:
     def release(self, sequence: Running) -> None:
         self._cache.release(self._rows.pop(sequence))
 
-    def check(self, tensors: Mapping[str, HostTensor]) -> None:
-        self._weights.check(tensors)
+    def check(self, changes: Mapping[str, Change]) -> None:
+        self._weights.check(changes)
 
-    def write(self, tensors: Mapping[str, HostTensor]) -> None:
-        self._weights.write(tensors)
-        self._cache.invalidate()
+    def prepare(self, changes: Mapping[str, Change]) -> Callable[[], None]:
+        put_weights = self._weights.prepare(changes)
+
+        def put() -> None:
+            put_weights()
+            self._cache.invalidate()
+
+        return put
 
     @torch.inference_mode()
     def forward(self, segments: Sequence[Segment]) -> Tensor:

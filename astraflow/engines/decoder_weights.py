@@ -1,19 +1,23 @@
 """The slot decoder's weights: fused where that saves products, addressed by the model's own names.
 
-It computes nothing but linear maps. Invariant: every name of the checkpoint is a slice of exactly one tensor here, so
-a swap of any subset of names is a plain copy.
+It computes nothing but linear maps. Invariants: every name of the checkpoint is a slice of exactly one tensor here, so
+a swap of any subset of names, or of single elements, is a plain copy; between two swaps everything that is read while
+decoding is of one version.
+A linear map that packs doesn't read its plain weight, so that is where the next version is put together, in any thread;
+the swap itself is then one assignment. Only the tied embedding is read in both forms.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from astraflow.algos.changes import Change
 from astraflow.algos.tensors import HostTensor
 from astraflow.engines.architecture import DecoderSpec
 from astraflow.engines.linear import Linear
-from astraflow.engines.weights import WeightSlots
+from astraflow.engines.weights import WeightSlots, Write
 
 
 @dataclass(frozen=True)
@@ -43,27 +47,50 @@ class DecoderWeights:
         places = {embedding_name: self.embedding, "model.norm.weight": self.final_norm}
         if not spec.tied:
             places[head_name] = self._head.weight
-        self._linears = [(self._head, frozenset({embedding_name if spec.tied else head_name}))]
+        self._linears = {embedding_name if spec.tied else head_name: self._head}  # by the names that it is made of
         self.layers = [self._layer(f"model.layers.{index}", places) for index in range(spec.layers)]
         ignored = {head_name: tuple(self._head.weight.shape)} if spec.tied else {}
         self._slots = WeightSlots(places, ignored=ignored)
         self._slots.check(tensors, complete=True)
-        self.write(tensors)
+        self.prepare(tensors)()
 
     def head(self, x: Tensor) -> Tensor:
         """Logits. Args: x: float[S, hidden]. Returns: float[S, V]."""
         return self._head(x)
 
-    def check(self, tensors: Mapping[str, HostTensor]) -> None:
-        """Raise WeightsError for what `write` can't take."""
-        self._slots.check(tensors)
+    def check(self, changes: Mapping[str, Change]) -> None:
+        """Raise WeightsError for what `prepare` can't take."""
+        self._slots.check(changes)
 
-    def write(self, tensors: Mapping[str, HostTensor]) -> None:
-        """Copy checked tensors in place."""
-        stored = self._slots.write(tensors)
-        for linear, names in self._linears:
-            if not names.isdisjoint(stored):
-                linear.refresh()
+    def prepare(self, changes: Mapping[str, Change]) -> Callable[[], None]:
+        """What puts checked changes in place, to be called between two steps. Takes a second copy of the weights that
+        pack and change. One at a time, see `BatchModel.prepare`."""
+        writes: list[Write] = []
+        packing: dict[Linear, list[Write]] = {}
+        for write in self._slots.prepare(changes):
+            linear = self._linears.get(write.name)
+            if linear is None or not linear.packs:
+                writes.append(write)
+            else:
+                packing.setdefault(linear, []).append(write)
+        packed: list[tuple[Linear, Tensor]] = []
+        for linear, found in packing.items():
+            weight = linear.weight
+            if weight is self.embedding:
+                writes += found
+                weight = weight.clone()
+                found = [write.into(weight) for write in found]
+            for write in found:
+                write.run()
+            packed.append((linear, linear.packed(weight)))
+
+        def put() -> None:
+            for write in writes:
+                write.run()
+            for linear, weight in packed:
+                linear.use(weight)
+
+        return put
 
     def _layer(self, prefix: str, places: dict[str, Tensor]) -> LayerWeights:
         spec, dtype = self._spec, self._dtype
@@ -93,7 +120,7 @@ class DecoderWeights:
             layer.down: layer.down.places(0, spec.hidden, f"{mlp}.down_proj"),
         }
         for linear, found in named.items():
-            self._linears.append((linear, frozenset(found)))
+            self._linears |= {name: linear for name in found if name.endswith(".weight")}
             places |= found
         places |= {
             f"{prefix}.input_layernorm.weight": layer.input_norm,

@@ -7,12 +7,13 @@ KV memory isn't budgeted here: it grows with what runs, at most slots × context
 
 import copy
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
+from astraflow.algos.changes import Change
 from astraflow.algos.tensors import HostTensor
 from astraflow.engines.architecture import ModelFacts
 from astraflow.engines.sequences import Running, Segment
@@ -36,7 +37,7 @@ class TransformersModel:
         state: dict[str, Tensor] = self._model.state_dict()
         self._slots = WeightSlots(state, optional=_repeated(state) | _buffers(self._model))
         self._slots.check(tensors, complete=True)
-        self.write(tensors)
+        self.prepare(tensors)()
         self._caches: dict[Running, DynamicCache] = {}
 
     @property
@@ -74,11 +75,17 @@ class TransformersModel:
     def release(self, sequence: Running) -> None:
         del self._caches[sequence]
 
-    def check(self, tensors: Mapping[str, HostTensor]) -> None:
-        self._slots.check(tensors)
+    def check(self, changes: Mapping[str, Change]) -> None:
+        self._slots.check(changes)
 
-    def write(self, tensors: Mapping[str, HostTensor]) -> None:
-        self._slots.write(tensors)
+    def prepare(self, changes: Mapping[str, Change]) -> Callable[[], None]:
+        writes = self._slots.prepare(changes)
+
+        def put() -> None:
+            for write in writes:
+                write.run()
+
+        return put
 
 
 def _repeated(state: Mapping[str, Tensor]) -> set[str]:

@@ -1,9 +1,9 @@
 """A request as the decode loop sees it, and what a model must offer to be batched.
 
-No threads and no asyncio: everything here is touched by the engine's worker thread only.
+No threads and no asyncio: everything here is touched by the engine's worker thread only, unless it says otherwise.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from astraflow.algos.tensors import HostTensor
+from astraflow.algos.changes import Change
 from astraflow.engines.base import EngineRequest
 
 
@@ -56,7 +56,7 @@ class Segment:
 
 
 class BatchModel(Protocol):
-    """A model with a cache per sequence. Not thread-safe; one worker calls it."""
+    """A model with a cache per sequence. One worker calls it, `check` and `prepare` excepted."""
 
     @property
     def longest(self) -> int:
@@ -82,10 +82,14 @@ class BatchModel(Protocol):
         """Free an admitted sequence's cache."""
         ...
 
-    def check(self, tensors: Mapping[str, HostTensor]) -> None:
+    def check(self, changes: Mapping[str, Change]) -> None:
         """Raise WeightsError if these can't be written. Safe from any thread."""
         ...
 
-    def write(self, tensors: Mapping[str, HostTensor]) -> None:
-        """Put checked weights in place; caches of running sequences stay, caches of older weights aren't reused."""
+    def prepare(self, changes: Mapping[str, Change]) -> Callable[[], None]:
+        """Do all that can be done for checked changes beside the decode loop, in any thread, one call at a time.
+
+        Returns what puts them in place, for the worker: caches of running sequences stay, caches of older weights
+        aren't reused. If it is not called, the next changes must cover these too.
+        """
         ...

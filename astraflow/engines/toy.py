@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from astraflow.algos.changes import Change, ChangedElements
 from astraflow.algos.tensors import HostTensor
 from astraflow.config import EngineSection
 from astraflow.engines.base import EngineLoad, EngineRequest, TokenStream
@@ -182,16 +183,19 @@ class ToyEngine:
             self._waiting.remove(item)
         item.reply.put((), (), self._version, "abort")
 
-    async def swap(self, version: int, tensors: Mapping[str, HostTensor]) -> float:
-        self._check(tensors, self._vocab_size)
-        if TOY_TENSOR in tensors:
-            self.weights[:] = np.frombuffer(tensors[TOY_TENSOR].data, dtype="<f4")
+    async def swap(self, version: int, changes: Mapping[str, Change]) -> float:
+        self._check(changes, self._vocab_size)
+        match changes.get(TOY_TENSOR):
+            case ChangedElements(positions=positions, values=values):
+                self.weights[positions] = values.view("<f4")
+            case HostTensor(data=data):
+                self.weights[:] = np.frombuffer(data, dtype="<f4")
         self._version = version
         return 0.0
 
     @staticmethod
-    def _check(tensors: Mapping[str, HostTensor], size: int) -> None:
-        for name, tensor in tensors.items():
+    def _check(changes: Mapping[str, Change], size: int) -> None:
+        for name, tensor in changes.items():
             if (name, tensor.dtype, tensor.shape) != (TOY_TENSOR, "F32", (size,)):
                 raise WeightsError(
                     f"tensor {name!r} is {tensor.dtype}{list(tensor.shape)}, the toy model has only "

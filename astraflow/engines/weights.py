@@ -1,20 +1,47 @@
-"""Weights of a running model: named places that host tensors are checked against, then copied into.
+"""Weights of a running model: named places that changes are checked against, prepared for, and then written into.
 
-It doesn't know architectures. Invariant: `check` raises before anything is changed, and what it accepts, `write` can't
-refuse; so a swap is all or nothing.
+It doesn't know architectures. `check` and `prepare` may run in any thread beside the decode loop: everything that takes
+time (conversion, looking up places) is in them, so that `Write.run`, between two decode steps, only moves bits.
+Invariant: `check` raises before anything is changed; a write has nothing left to refuse or to allocate.
+Axes: N elements of one tensor.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from astraflow.algos.changes import Change, ChangedElements
+from astraflow.algos.sparse import as_integers
 from astraflow.algos.tensors import HostTensor
 from astraflow.errors import WeightsError
 
 TORCH_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 IGNORED_SUFFIXES = (".rotary_emb.inv_freq",)  # buffers of old checkpoints; computed from the config here
+
+
+@dataclass(frozen=True)
+class Write:
+    """Bits that go into one place of the model."""
+
+    name: str
+    target: NDArray[Any]  # unsigned, flat: the place's memory
+    positions: NDArray[np.int64] | None  # [N]; None: all of it
+    bits: NDArray[Any]  # unsigned[N]
+
+    def run(self) -> None:
+        if self.positions is None:
+            self.target[:] = self.bits
+        else:
+            self.target[self.positions] = self.bits
+
+    def into(self, target: Tensor) -> "Write":
+        """The same for another tensor of the place's shape and dtype."""
+        return Write(self.name, bits_of(target), self.positions, self.bits)
 
 
 class WeightSlots:
@@ -37,36 +64,51 @@ class WeightSlots:
         self._optional = frozenset(optional)
         self._ignored = ignored or {}
 
-    def check(self, tensors: Mapping[str, HostTensor], *, complete: bool = False) -> None:
+    def check(self, changes: Mapping[str, Change], *, complete: bool = False) -> None:
         """Raise WeightsError for an unknown name, another shape, a dtype that isn't float, or a missing tensor."""
-        for name, tensor in tensors.items():
+        for name, change in changes.items():
             if name.endswith(IGNORED_SUFFIXES):
                 continue
             place = self._places.get(name)
             expected = self._ignored.get(name) if place is None else tuple(place.shape)
             if expected is None:
                 raise WeightsError(f"tensor {name!r} is not one of the model's {len(self._places)} tensors")
-            if tensor.shape != expected:
-                raise WeightsError(f"tensor {name!r} has shape {tensor.shape}, the model has {expected}")
-            if tensor.dtype not in TORCH_DTYPES:
-                raise WeightsError(f"tensor {name!r} has dtype {tensor.dtype}, expected one of {sorted(TORCH_DTYPES)}")
-        missing = [name for name in self._places if name not in tensors and name not in self._optional]
+            if change.shape != expected:
+                raise WeightsError(f"tensor {name!r} has shape {change.shape}, the model has {expected}")
+            if change.dtype not in TORCH_DTYPES:
+                raise WeightsError(f"tensor {name!r} has dtype {change.dtype}, expected one of {sorted(TORCH_DTYPES)}")
+        missing = [
+            name
+            for name in self._places
+            if not isinstance(changes.get(name), HostTensor) and name not in self._optional
+        ]
         if complete and missing:
             raise WeightsError(f"the weights lack {len(missing)} tensors of the model, e.g. {missing[0]!r}")
 
-    def write(self, tensors: Mapping[str, HostTensor]) -> frozenset[str]:
-        """Copy checked tensors in place, converting to the model's dtype. Returns: the names that were stored."""
-        stored = [name for name in tensors if name in self._places]
-        for name in stored:
-            copy_into(self._places[name], tensors[name])
-        return frozenset(stored)
+    def prepare(self, changes: Mapping[str, Change]) -> list[Write]:
+        """Checked changes in the model's dtype, rounded to nearest even; what isn't stored is left out.
+
+        Where no conversion is needed a whole tensor is not copied: it must not change until it is written.
+        """
+        return [_write(name, self._places[name], change) for name, change in changes.items() if name in self._places]
 
 
-def copy_into(place: Tensor, tensor: HostTensor) -> None:
-    """Copy a host tensor's bytes into a contiguous torch tensor of the same shape; rounds to nearest even."""
-    source = TORCH_DTYPES[tensor.dtype]
-    target = place if place.dtype == source else torch.empty(place.shape, dtype=source)
-    if tensor.data.nbytes:
-        target.detach().view(-1).view(torch.uint8).numpy()[:] = np.frombuffer(tensor.data, dtype=np.uint8)
-    if target is not place:
-        place.detach().copy_(target)
+def bits_of(tensor: Tensor) -> NDArray[Any]:
+    """A contiguous tensor's memory as flat unsigned integers."""
+    signed = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    flat: NDArray[Any] = tensor.detach().view(-1).view(signed).numpy()
+    return flat.view(f"u{tensor.element_size()}")
+
+
+def _write(name: str, place: Tensor, change: Change) -> Write:
+    positions = change.positions if isinstance(change, ChangedElements) else None
+    bits = change.values if isinstance(change, ChangedElements) else as_integers(change)
+    return Write(name, bits_of(place), positions, _converted(bits, TORCH_DTYPES[change.dtype], place.dtype))
+
+
+def _converted(bits: NDArray[Any], source: torch.dtype, target: torch.dtype) -> NDArray[Any]:
+    if source == target:
+        return bits
+    held = torch.empty(len(bits), dtype=source)
+    bits_of(held)[:] = bits
+    return bits_of(held.to(target))

@@ -7,13 +7,12 @@ why through `on_death`, and only then.
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 import torch
 
-from astraflow.algos.tensors import HostTensor
 from astraflow.engines.base import EngineRequest
 from astraflow.engines.batching import Batcher, Sampled
 from astraflow.engines.sequences import BatchModel
@@ -37,10 +36,10 @@ class Cancel:
 
 @dataclass(frozen=True)
 class Swap:
-    """Put checked weights in place; `on_done` is called with the seconds that it took."""
+    """Put prepared weights in place; `on_done` is called with the seconds that it took."""
 
     version: int
-    tensors: Mapping[str, HostTensor]
+    put: Callable[[], None]  # if it raises, the thread ends: a mix of two versions is never served
     on_done: Callable[[float], None]
 
 
@@ -134,7 +133,7 @@ class Worker:
                         if batcher.cancel(request_id):
                             cancelled.append(request_id)
                     case Swap():
-                        self._swap(model, order)
+                        self._swap(order)
                     case Stop():
                         return
             sampled = [] if batcher.idle else batcher.step()
@@ -150,8 +149,8 @@ class Worker:
             except Empty:
                 return orders
 
-    def _swap(self, model: BatchModel, order: Swap) -> None:
+    def _swap(self, order: Swap) -> None:
         started = time.perf_counter()
-        model.write(order.tensors)
+        order.put()
         self._version = order.version
         order.on_done(time.perf_counter() - started)

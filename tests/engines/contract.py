@@ -7,6 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from astraflow.algos.changes import Behind
+from astraflow.algos.shadow import Shadow, apply
+from astraflow.algos.sparse import as_integers, difference
 from astraflow.algos.tensors import HostTensor
 from astraflow.engines.base import EngineRequest, PolicyEngine, TokenChunk, TokenStream
 from astraflow.errors import EngineError, WeightsError
@@ -18,9 +21,41 @@ from tests.engines.engine_models import prompt
 class EngineCase:
     """One engine under test."""
 
-    build: Callable[[int], PolicyEngine]  # of the number of slots; not started
+    load: Callable[[int, Mapping[str, HostTensor]], PolicyEngine]  # of slots and weights; not started
+    first: Mapping[str, HostTensor]  # the weights that it starts with
     tensors: Mapping[str, HostTensor]  # other weights, for swaps
     vocab_size: int
+
+    def build(self, slots: int) -> PolicyEngine:
+        """With the first weights."""
+        return self.load(slots, self.first)
+
+
+class Replica:
+    """What a follower has: a shadow, and what the engine is behind it in."""
+
+    def __init__(self, case: EngineCase) -> None:
+        digests = {name: tensor.digest() for name, tensor in case.first.items()}
+        self._other = case.tensors
+        self.shadow = Shadow.copy_of(0, case.first, digests)
+        self.behind = Behind()
+
+    def step(self, seed: int) -> None:
+        """The next version: of each tensor a few elements, or nearly all, become those of the other weights."""
+        rng = np.random.default_rng(seed)
+        new = Shadow.copy_of(0, self.shadow.tensors, self.shadow.digests).tensors
+        for name, tensor in new.items():
+            integers = as_integers(tensor)
+            chosen = rng.random(len(integers)) < rng.choice([0.0, 0.02, 0.9], p=[0.2, 0.7, 0.1])
+            integers[chosen] = as_integers(self._other[name])[chosen]
+            if seed % 2 and rng.random() < 0.3:
+                integers[:1] ^= 1 << 3
+        version = self.shadow.version
+        update = difference(
+            self.shadow.tensors, new, base_version=version, version=version + 1, base_digests=self.shadow.digests
+        )
+        apply(update, self.shadow)
+        self.behind.add([update])
 
 
 @dataclass(frozen=True)
@@ -208,6 +243,47 @@ async def a_swap_that_does_not_fit_changes_nothing(case: EngineCase, engine: Pol
     assert (after.tokens, after.versions) == (before.tokens, before.versions)
 
 
+async def sparse_swaps_leave_what_a_fresh_engine_would_have(case: EngineCase, engine: PolicyEngine) -> None:
+    replica = Replica(case)
+    running = engine.generate(request("running", count=200))
+    for seed in range(1, 6):
+        replica.step(seed)
+        if seed != 2:  # then the engine is two versions behind
+            await engine.swap(seed, replica.behind.changes(replica.shadow))
+            replica.behind.clear()
+    assert len((await read(running)).tokens) == 200
+    await equals_a_fresh_engine(case, engine, replica, version=5)
+
+
+async def a_swap_after_one_that_was_cancelled_leaves_no_mix(case: EngineCase, engine: PolicyEngine) -> None:
+    replica = Replica(case)
+    running = engine.generate(request("running", count=200))
+    for seed in range(1, 4):
+        replica.step(seed)
+        async with asyncio.TaskGroup() as group:
+            swap = group.create_task(engine.swap(seed, replica.behind.changes(replica.shadow)))
+            await asyncio.sleep(0)
+            swap.cancel()
+    replica.step(4)
+    await engine.swap(4, replica.behind.changes(replica.shadow))
+    assert len((await read(running)).tokens) == 200
+    await equals_a_fresh_engine(case, engine, replica, version=4)
+
+
+async def equals_a_fresh_engine(case: EngineCase, engine: PolicyEngine, replica: Replica, *, version: int) -> None:
+    """Tokens and logprobs to the last bit."""
+    fresh = case.load(16, replica.shadow.tensors)
+    await fresh.start()
+    requests = [request(f"{i}", seed=i, temperature=float(i % 3), length=5 + 4 * i) for i in range(6)]
+    try:
+        for item in requests:
+            want, got = await read(fresh.generate(item)), await read(engine.generate(item))
+            assert (got.tokens, got.logprobs) == (want.tokens, want.logprobs)
+            assert {span.version for span in got.versions} == {version}
+    finally:
+        await fresh.stop()
+
+
 async def bad_requests_are_refused_at_once(case: EngineCase, engine: PolicyEngine) -> None:
     good = request("good")
     bad = {
@@ -265,6 +341,8 @@ CONTRACT: tuple[Check, ...] = (
     more_requests_than_slots_are_all_served,
     a_swap_takes_effect_between_two_tokens_of_running_requests,
     a_swap_that_does_not_fit_changes_nothing,
+    sparse_swaps_leave_what_a_fresh_engine_would_have,
+    a_swap_after_one_that_was_cancelled_leaves_no_mix,
     bad_requests_are_refused_at_once,
     stop_aborts_what_runs_and_can_be_repeated,
     load_counts_requests_and_tokens,

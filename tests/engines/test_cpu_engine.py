@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from astraflow.algos.changes import ChangedElements
 from astraflow.algos.tensors import HostTensor
 from astraflow.config import EngineSection
 from astraflow.engines.batching import Batcher
@@ -204,6 +205,21 @@ async def test_broken_weights_fail_their_requests_and_leave_no_trace_after_the_n
     await engine.swap(2, {name: good})
     requests = [request(f"after-{i}", count=60) for i in range(8)]
     assert {item.tokens for item in await read_all(engine, requests)} == {before.tokens}
+
+
+async def test_an_engine_whose_swap_fails_half_way_serves_nothing_any_more(engine: CpuEngine) -> None:
+    running = engine.generate(request("running", count=200))
+    position = len((await anext(running)).tokens)
+    first, last = list(UNTIED.tensors)[:2]
+    shape = UNTIED.tensors[last].shape
+    outside = ChangedElements("F32", shape, np.array([10**9]), np.zeros(1, "<u4"))
+    with pytest.raises(EngineError, match="out of bounds"):
+        await engine.swap(1, {first: tiny_model("llama-untied", seed=1).tensors[first], last: outside})
+    with pytest.raises(EngineError, match="out of bounds"):
+        await read(running, position)
+    assert "out of bounds" in engine.load().error
+    with pytest.raises(EngineError, match="out of bounds"):
+        engine.generate(request("late"))
 
 
 async def test_weights_that_do_not_fit_are_refused_at_start() -> None:

@@ -108,7 +108,7 @@ def test_caches_of_older_weights_are_not_reused() -> None:
     assert slots.admit(first)
     slots.forward([Segment(first, 30)])
     slots.check(other.tensors)
-    slots.write(other.tensors)
+    slots.prepare(other.tensors)()
     again = running(prompt(30))
     assert slots.admit(again)
     assert again.computed == 0
@@ -119,7 +119,7 @@ def test_a_subset_of_fused_weights_can_be_written() -> None:
     model, other = tiny_model("qwen2"), tiny_model("qwen2", seed=1)
     names = ["model.layers.1.self_attn.k_proj.weight", "model.layers.2.mlp.up_proj.weight", "model.norm.weight"]
     slots = decoder(model)
-    slots.write({name: other.tensors[name] for name in names})
+    slots.prepare({name: other.tensors[name] for name in names})()
     mixed = decoder(TinyModel(None, model.files, {**model.tensors, **{name: other.tensors[name] for name in names}}))
     got = []
     for item in (slots, mixed):
@@ -133,7 +133,7 @@ def test_bf16_is_close_and_swaps_refresh_the_reordered_weights() -> None:
     model, other = tiny_model("llama-untied"), tiny_model("llama-untied", seed=1)
     slots = decoder(model, torch.bfloat16)
     for reference in (model, other):
-        slots.write(reference.tensors)
+        slots.prepare(reference.tensors)()
         sequence = running(prompt(25))
         assert slots.admit(sequence)
         got = torch.log_softmax(slots.forward([Segment(sequence, 25)])[0].float(), -1)
