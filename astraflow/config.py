@@ -3,6 +3,7 @@
 Only data: reading TOML, `--set`, nearest-name errors and cross-checks are in `runfile.py`. No environment reads.
 """
 
+import ipaddress
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -81,6 +82,27 @@ class TrainerSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     toy_step_s: Annotated[float, _doc("toy learner: seconds per step", ge=0)] = 0.0
 
 
+class WeightsSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[policies.<name>.weights]: how full versions travel; deltas, which are small, always go over the bus."""
+
+    full_transport: Annotated[
+        Literal["nats", "file", "http"],
+        _doc("nats: over the bus; file: through a shared folder; http: from the trainer's machine"),
+    ] = "nats"
+    full_on_nats: Annotated[
+        bool, _doc("file: keep fulls on the bus too, for machines that don't have the folder; http always does")
+    ] = True
+    folder: Annotated[
+        str, _doc("file: absolute path of the shared folder; http: what is served is kept there, empty = run folder")
+    ] = ""
+    listen: Annotated[
+        str, _doc("http: HOST:PORT of the trainer's server, port 0 = any free one; TLS unless it is a loopback address")
+    ] = "127.0.0.1:0"
+    advertise: Annotated[str, _doc("http: name or address of that machine for readers; empty = the host of listen")] = (
+        ""
+    )
+
+
 class PolicySection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """[policies.<name>]: a model that is served, and trained if it has a trainer table."""
 
@@ -88,6 +110,7 @@ class PolicySection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     engine: EngineSection = EngineSection()
     sampling: SamplingSection = SamplingSection()
     trainer: Annotated[TrainerSection | None, _doc("absent: the policy is frozen")] = None
+    weights: WeightsSection = WeightsSection()
 
 
 class EnvSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -199,6 +222,22 @@ class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     bus: BusSection = BusSection()
     node: NodeSection = NodeSection()
     record: RecordSection = RecordSection()
+
+
+def host_and_port(text: str) -> tuple[str, int]:
+    """HOST:PORT, port 0 allowed. Raises ValueError."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise ValueError(f"{text!r} is not like HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach `host`."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def to_json(config: RunConfig) -> bytes:

@@ -1,4 +1,4 @@
-"""A certificate authority of our own and the server's certificate, for `astraflow bus --secure`.
+"""A certificate authority of our own and the server's certificate, for `astraflow bus --secure`; self-signed ones.
 
 It needs the `cryptography` package, and only here. Invariants: private keys are readable by their owner only; what is
 there and still good is kept, so that a second call changes nothing and clients keep trusting.
@@ -147,8 +147,36 @@ def _general(name: str) -> "x509.GeneralName":
 
 
 def _write(folder: Path, stem: str, certificate: "x509.Certificate", key: "EllipticCurvePrivateKey") -> None:
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    write_private(folder / f"{stem}.key", _private_pem(key))
+    (folder / f"{stem}.pem").write_bytes(certificate.public_bytes(Encoding.PEM))
+
+
+def self_signed(name: str) -> tuple[str, str]:
+    """A certificate for `name` that vouches for itself, and its key, as PEM; for peers that are told to trust it.
+
+    Raises: ConfigError without the cryptography package.
+    """
+    try:
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes
+        from cryptography.hazmat.primitives.asymmetric import ec
+        from cryptography.hazmat.primitives.serialization import Encoding
+    except ImportError as exc:
+        raise ConfigError(f"TLS certificates need the cryptography package; {INSTALL}") from exc
+    key = ec.generate_private_key(ec.SECP256R1())
+    certificate = (
+        _builder("AstraFlow", SERVER_DAYS)
+        .issuer_name(_name("AstraFlow"))
+        .public_key(key.public_key())
+        .add_extension(x509.SubjectAlternativeName([_general(name)]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return certificate.public_bytes(Encoding.PEM).decode(), _private_pem(key)
+
+
+def _private_pem(key: "EllipticCurvePrivateKey") -> str:
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    write_private(folder / f"{stem}.key", pem.decode())
-    (folder / f"{stem}.pem").write_bytes(certificate.public_bytes(Encoding.PEM))
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()

@@ -77,7 +77,12 @@ def connection_of(args: argparse.Namespace, url: str) -> "Connection":
 
 def listen_address(text: str) -> tuple[str, int]:
     """HOST:PORT. Raises ConfigError."""
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+    from astraflow.config import host_and_port
+
+    try:
+        host, port = host_and_port(text)
+    except ValueError:
+        port = 0
+    if not port:
         raise ConfigError(f"--listen {text}: expected HOST:PORT, e.g. 0.0.0.0:4222")
-    return host.strip("[]"), int(port)
+    return host, port

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 
-def write_durably(path: Path, data: bytes) -> None:
+def write_durably(path: Path, data: bytes | memoryview) -> None:
     """Write a file and fsync it and its folder. Raises OSError if it can't be written."""
     path.write_bytes(data)
     sync(path)

@@ -19,7 +19,7 @@ from astraflow.messages.control import (
 from astraflow.messages.episodes import TRAINABLE_REASONS, Episode, Reason, Task, Trajectory, Turn
 from astraflow.messages.generation import ChunkKind, GenCancel, GenChunk, GenRequest, Sampling, VersionSpan
 from astraflow.messages.samples import Sample, SampleBatch
-from astraflow.messages.weights import FileEntry, Head, Manifest, PartRef, TensorEntry, VersionKind, VersionStep
+from astraflow.messages.weights import FileEntry, Head, Manifest, PartRef, Place, TensorEntry, VersionKind, VersionStep
 
 __all__ = [
     "MESSAGE_TYPES",
@@ -47,6 +47,7 @@ __all__ = [
     "Message",
     "Metrics",
     "PartRef",
+    "Place",
     "Progress",
     "Reason",
     "RunRecord",

@@ -36,6 +36,15 @@ class VersionKind(StrEnum):
     DELTA = "delta"
 
 
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the payload of a full can be read whole, besides the log."""
+
+    transport: str  # file, http
+    address: str  # absolute path of a file; URL
+    token: str = ""  # http: what the server asks for
+    certificate: str = ""  # http: PEM by which the server proves itself; "" = the URL is http://
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Everything needed to load one version. Subject weights.<policy>.manifest."""
 
@@ -52,6 +61,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[FileEntry, ...] = ()
     sequence_first: int = 0  # stream sequence of the first part, a hint for readers
     base_sequence: int = 0  # of a delta: sequence of its base's manifest, so that a chain can be walked back
+    places: tuple[Place, ...] = ()  # where else the payload is; readers try them in this order, then the log
+    parts_stored: bool = True  # False: the parts only say what the payload must be, the log doesn't hold them
+    changed_elements: int = -1  # of a delta: elements that differ from its base; -1 = not told
 
 
 class VersionStep(msgspec.Struct, frozen=True, kw_only=True):

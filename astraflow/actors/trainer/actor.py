@@ -35,6 +35,7 @@ from astraflow.actors.base.owned_key import OwnedKey
 from astraflow.actors.trainer.checkpoints import TrainerState
 from astraflow.actors.trainer.resume import Resumed, last_progress, progress_key, publish_frozen, resume
 from astraflow.actors.weights.publisher import RECENT_VERSIONS, WeightPublisher
+from astraflow.actors.weights.store import FullStore, full_store
 from astraflow.bus import LogEntry
 from astraflow.config import TrainerSection
 from astraflow.errors import MessageError, TrainingError
@@ -270,17 +271,18 @@ async def run(ctx: ActorContext) -> None:
         if held is None:
             return
         section = ctx.policy_section.trainer
-        if section is None:
-            await publish_frozen(ctx, epoch=held.epoch)
-        else:
-            await _train(ctx, section, held)
+        async with full_store(ctx) as fulls:
+            if section is None:
+                await publish_frozen(ctx, epoch=held.epoch, fulls=fulls)
+            else:
+                await _train(ctx, section, held, fulls)
 
 
-async def _train(ctx: ActorContext, section: TrainerSection, held: HeldLease) -> None:
+async def _train(ctx: ActorContext, section: TrainerSection, held: HeldLease, fulls: FullStore | None) -> None:
     progress = await last_progress(ctx)
     if progress.finished and progress.step >= section.steps:
         return  # the trainer before has done it all
-    publisher = WeightPublisher(ctx, epoch=held.epoch, full_every=section.full_every)
+    publisher = WeightPublisher(ctx, epoch=held.epoch, full_every=section.full_every, fulls=fulls)
     resumed = await resume(ctx, section, publisher, progress)
     trainer = Trainer(ctx, section, held, resumed, publisher)
     try:

@@ -21,6 +21,7 @@ from astraflow.actors.trainer.learner_thread import LearnerThread
 from astraflow.actors.trainer.trained_log import TrainedLog, bytes_up_to
 from astraflow.actors.weights.follower import WeightFollower
 from astraflow.actors.weights.publisher import WeightPublisher
+from astraflow.actors.weights.store import FullStore
 from astraflow.algos.tensors import HostTensor
 from astraflow.bus import Cursor
 from astraflow.config import TrainerSection
@@ -156,9 +157,9 @@ def _replace_model(folder: Path, files: Mapping[str, bytes], tensors: Mapping[st
     write_model(folder, files, tensors)
 
 
-async def publish_frozen(ctx: ActorContext, *, epoch: int) -> None:
+async def publish_frozen(ctx: ActorContext, *, epoch: int, fulls: FullStore | None = None) -> None:
     """Publish a policy that is never trained, once, as version 0."""
-    publisher = WeightPublisher(ctx, epoch=epoch)
+    publisher = WeightPublisher(ctx, epoch=epoch, fulls=fulls)
     if await publisher.open() is None:
         files, tensors = await asyncio.to_thread(read_model, resolve_model(ctx.policy_section.model))
         await publisher.publish(tensors, files, version=0, step=0, batch=0, finished=True)

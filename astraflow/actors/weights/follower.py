@@ -12,6 +12,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from astraflow.actors.weights.payload import unpack_full
+from astraflow.actors.weights.reader import PayloadReader
 from astraflow.algos.delta import decode
 from astraflow.algos.shadow import Shadow, apply_chain
 from astraflow.algos.tensors import HostTensor
@@ -48,6 +49,7 @@ class WeightFollower:
     def __init__(self, bus: Bus, policy: str) -> None:
         self._bus = bus
         self._stream = bus.topology.weights(policy)
+        self._reader = PayloadReader(bus, policy)
         self.shadow: Shadow | None = None  # None until the first advance
 
     async def advance(self, head: Head) -> Mapping[str, HostTensor]:
@@ -56,11 +58,11 @@ class WeightFollower:
         Raises: WeightsError if a part or manifest is gone or damaged, or the version does not fit the model.
         """
         path = await self._plan(head)
-        payloads = [await self._fetch(manifest) for manifest in path.deltas]
+        payloads = [await self._reader.payload(manifest) for manifest in path.deltas]
         if path.full is None:
             assert self.shadow is not None, "deltas need a base"
             return await asyncio.to_thread(_apply, payloads, self.shadow)
-        payload = await self._fetch(path.full)
+        payload = await self._reader.payload(path.full)
         self.shadow = await asyncio.to_thread(_rebuilt, path.full, payload, payloads)
         return self.shadow.tensors
 
@@ -84,10 +86,6 @@ class WeightFollower:
         if entry is None or not isinstance(entry.message, Manifest):
             raise WeightsError(f"the manifest at {sequence} of {self._stream} is gone; a newer head will come")
         return entry.message
-
-    async def _fetch(self, manifest: Manifest) -> bytearray:
-        subject = self._bus.topology.weight_part(manifest.policy, manifest.epoch)
-        return await self._bus.get_parts(self._stream, subject, manifest.parts)
 
     async def files(self, head: Head) -> dict[str, bytes]:
         """config.json, tokenizer and chat template, verified; they travel with the newest full."""

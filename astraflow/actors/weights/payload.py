@@ -3,6 +3,7 @@
 Whoever reads a payload checks it against its manifest: here for a full, in `algos/shadow.py` for a delta.
 """
 
+import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +11,9 @@ from dataclasses import dataclass
 from astraflow.algos.delta import encode
 from astraflow.algos.tensors import ITEM_SIZES, HostTensor
 from astraflow.errors import WeightsError
-from astraflow.messages import Manifest, TensorEntry, VersionKind
+from astraflow.messages import Manifest, PartRef, TensorEntry, VersionKind
+
+PART_BYTES = 1 << 20  # of a payload that isn't in the log
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +24,7 @@ class Payload:
     data: bytes | bytearray
     entries: tuple[TensorEntry, ...]  # of a delta: the changed ones
     digests: Mapping[str, str]  # of every tensor of the version
+    changed_elements: int = -1  # of a delta
 
 
 def full_payload(tensors: Mapping[str, HostTensor]) -> Payload:
@@ -47,7 +51,15 @@ def delta_payload(
     delta = encode(base, new, base_version=base_version, version=version, base_digests=base_digests)
     entries = tuple(_entry(name, new[name], digest, 0) for name, digest in delta.digests.items())
     digests = {**base_digests, **delta.digests}
-    return Payload(kind=VersionKind.DELTA, data=delta.payload, entries=entries, digests=digests)
+    return Payload(
+        kind=VersionKind.DELTA, data=delta.payload, entries=entries, digests=digests, changed_elements=delta.changed
+    )
+
+
+def part_refs(data: memoryview) -> tuple[PartRef, ...]:
+    """What the parts of a payload are called that the log doesn't hold."""
+    pieces = (data[start : start + PART_BYTES] for start in range(0, len(data), PART_BYTES))
+    return tuple(PartRef(digest=hashlib.sha256(piece).hexdigest(), size_bytes=len(piece)) for piece in pieces)
 
 
 def _entry(name: str, tensor: HostTensor, digest: str, offset: int) -> TensorEntry:

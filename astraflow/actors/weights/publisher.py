@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.metrics import WEIGHTS, WEIGHTS_BYTES, WEIGHTS_PUBLISH_S
 from astraflow.actors.base.owned_key import seal
-from astraflow.actors.weights.payload import Payload, delta_payload, full_payload
+from astraflow.actors.weights.payload import Payload, delta_payload, full_payload, part_refs
+from astraflow.actors.weights.store import FullStore
 from astraflow.algos.tensors import HostTensor
 from astraflow.errors import FencedError
-from astraflow.messages import FileEntry, Head, Manifest, Metrics, VersionKind, VersionStep
+from astraflow.messages import FileEntry, Head, Manifest, Metrics, PartRef, Place, VersionKind, VersionStep
 
 RECENT_VERSIONS = 64  # version → step pairs in the head
 
@@ -41,16 +42,37 @@ class _Base:
     digests: Mapping[str, str]
 
 
+@dataclass(frozen=True)
+class _Full:
+    """A full that is retained."""
+
+    first_sequence: int  # of its parts in the log
+    places: tuple[Place, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Stored:
+    """Where a payload is, as the manifest tells it."""
+
+    parts: tuple[PartRef, ...]
+    places: tuple[Place, ...] = ()
+    in_log: bool = True
+
+
 class WeightPublisher:
     """Publishes one policy's versions, one at a time.
 
     Attributes:
         epoch: the trainer's lease epoch.
         full_every: versions between fulls, at most.
+        fulls: where fulls go besides the log, or instead of it; None = to the log only.
     """
 
-    def __init__(self, ctx: ActorContext, *, epoch: int = 0, full_every: int = 1) -> None:
+    def __init__(
+        self, ctx: ActorContext, *, epoch: int = 0, full_every: int = 1, fulls: FullStore | None = None
+    ) -> None:
         self.epoch = epoch
+        self._fulls = fulls
         self._bus = ctx.bus
         self._policy = ctx.policy
         self._full_every = full_every
@@ -58,7 +80,7 @@ class WeightPublisher:
         self._prefix = f"{ctx.record.incarnation}/{ctx.policy}/{ctx.incarnation}"
         self._recent: list[VersionStep] = []
         self._head_revision = 0
-        self._kept: list[int] = []  # first sequences of the fulls that the log still holds
+        self._kept: list[_Full] = []
         self._chain: _Chain | None = None
         self._base: _Base | None = None
 
@@ -73,7 +95,7 @@ class WeightPublisher:
         self._recent = list(head.recent)
         full = await self._bus.log_entry(self._stream, head.full_manifest_sequence)
         if full is not None and isinstance(full.message, Manifest):
-            self._kept.append(full.message.sequence_first)
+            self._kept.append(_Full(full.message.sequence_first, full.message.places))
         return head
 
     async def publish(
@@ -93,9 +115,8 @@ class WeightPublisher:
         started = time.monotonic()
         payload = await self._payload(tensors, version)
         first = (await self._bus.log_state(self._stream)).last_sequence + 1
-        subject = self._bus.topology.weight_part(self._policy, self.epoch)
         prefix = f"{self._prefix}/v{version}"
-        parts = await self._bus.put_parts(self._stream, subject, memoryview(payload.data), msg_prefix=prefix)
+        stored = await self._put(payload, prefix, version=version)
         full = payload.kind is VersionKind.FULL
         manifest = Manifest(
             policy=self._policy,
@@ -105,7 +126,10 @@ class WeightPublisher:
             epoch=self.epoch,
             kind=payload.kind,
             tensors=payload.entries,
-            parts=parts,
+            parts=stored.parts,
+            places=stored.places,
+            parts_stored=stored.in_log,
+            changed_elements=payload.changed_elements,
             size_bytes=len(payload.data),
             base_version=-1 if full or self._base is None else self._base.version,
             base_sequence=0 if full or self._base is None else self._base.sequence,
@@ -119,7 +143,7 @@ class WeightPublisher:
         await self._move_head(manifest, sequence=ack.sequence, finished=finished)
         self._base = _Base(version, ack.sequence, tensors, payload.digests)
         if full:
-            await self._purge(first)
+            await self._purge(_Full(first, stored.places))
         values = {WEIGHTS_PUBLISH_S: time.monotonic() - started, WEIGHTS_BYTES: float(len(payload.data))}
         await self._bus.metrics(
             Metrics(kind=WEIGHTS, at=time.time(), values=values, policy=self._policy, step=step, version=version)
@@ -135,6 +159,17 @@ class WeightPublisher:
             if 2 * (chain.delta_bytes + len(delta.data)) <= chain.full_bytes:
                 return delta
         return await asyncio.to_thread(full_payload, tensors)
+
+    async def _put(self, payload: Payload, prefix: str, *, version: int) -> _Stored:
+        """Store the payload: a delta in the log, a full where `fulls` says; in the log too if that can't take it."""
+        data, places = memoryview(payload.data), tuple[Place, ...]()
+        if payload.kind is VersionKind.FULL and self._fulls is not None:
+            places = await self._fulls.put(payload, epoch=self.epoch, version=version)
+            if places and not self._fulls.on_nats:
+                return _Stored(parts=await asyncio.to_thread(part_refs, data), places=places, in_log=False)
+        subject = self._bus.topology.weight_part(self._policy, self.epoch)
+        parts = await self._bus.put_parts(self._stream, subject, data, msg_prefix=prefix)
+        return _Stored(parts=parts, places=places)
 
     def _extend_chain(self, payload: Payload, sequence: int) -> None:
         if payload.kind is VersionKind.FULL or self._chain is None:
@@ -178,8 +213,10 @@ class WeightPublisher:
                 "published; this trainer must exit"
             ) from exc
 
-    async def _purge(self, first: int) -> None:
+    async def _purge(self, full: _Full) -> None:
         """Keep two fulls and the chain since the older one, which a slow replica may still be reading."""
-        self._kept = [*self._kept, first][-2:]
+        self._kept = [*self._kept, full][-2:]
         if len(self._kept) == 2:
-            await self._bus.purge(self._stream, below_sequence=self._kept[0])
+            await self._bus.purge(self._stream, below_sequence=self._kept[0].first_sequence)
+        if self._fulls is not None:
+            await self._fulls.keep([place for kept in self._kept for place in kept.places], epoch=self.epoch)
