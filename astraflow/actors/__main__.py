@@ -22,7 +22,7 @@ from astraflow.actors.node.supervisor import EXIT_FENCED, EXIT_USER
 from astraflow.bus import Bus, BusOptions, Topology, topology_of
 from astraflow.config import from_json
 from astraflow.errors import BusError, ConfigError, FencedError, TrainingError
-from astraflow.messages import MemberState, RunRecord
+from astraflow.messages import Drain, MemberState, RunRecord
 
 ROLES = ("policy", "rollout", "dataflow", "trainer", "recorder")
 
@@ -39,6 +39,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--node", default="local")
     parser.add_argument("--policy", default="")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--supervised", action="store_true", help="its node carries out orders to drain it")
     add_flags(parser)
     return parser.parse_args(argv)
 
@@ -49,7 +50,7 @@ async def read_run_record(options: BusOptions, *, run: str, region: str, name: s
     async with Bus.connect(options, bare, producer=name) as bus:
         entry = await bus.kv_get("run")
         if entry is None or not isinstance(entry.message, RunRecord):
-            raise ConfigError(f"no run {run!r} on {options.url}; start it with `astraflow up`")
+            raise ConfigError(f"no run {run!r} on {options.url}; start it with `astraflow up` or `astraflow submit`")
         return entry.message
 
 
@@ -59,6 +60,21 @@ async def watch_run(ctx: ActorContext) -> None:
         async for update in updates:
             if isinstance(update.message, RunRecord) and update.message.stop_requested:
                 ctx.stop(update.message.stop_requested)
+                return
+
+
+async def follow_drains(ctx: ActorContext) -> None:
+    """Without a node: end the actor when it is told to drain. What was ordered before it started isn't for it."""
+    before, told = {}, False
+    async with contextlib.aclosing(ctx.bus.kv_watch("drain.")) as updates:
+        async for update in updates:
+            told = told or not update.key
+            if not isinstance(update.message, Drain) or update.message.target not in (ctx.name, ctx.node):
+                continue
+            if not told:
+                before[update.key] = update.revision
+            elif before.get(update.key) != update.revision:
+                ctx.stop("drain")
                 return
 
 
@@ -85,10 +101,13 @@ async def act(args: argparse.Namespace) -> None:
             loop.add_signal_handler(number, ctx.stop, "drain")
         role = importlib.import_module(f"astraflow.actors.{args.role}.actor")
         async with Heartbeat(ctx, options), asyncio.TaskGroup() as group:
-            watcher = group.create_task(watch_run(ctx))
+            watchers = [group.create_task(watch_run(ctx))]
+            if not args.supervised:
+                watchers.append(group.create_task(follow_drains(ctx)))
             await role.run(ctx)
             ctx.set_state(MemberState.DRAINING)
-            watcher.cancel()
+            for watcher in watchers:
+                watcher.cancel()
         _log.info("actor ended", extra={"actor": ctx.name, "reason": ctx.stop_reason or "done"})
 
 

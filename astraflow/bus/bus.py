@@ -29,11 +29,12 @@ from astraflow.bus.publish import PublishAck, Publisher, read_stored
 from astraflow.bus.queue import WorkQueue, open_queue
 from astraflow.bus.reader import LogState
 from astraflow.bus.retry import until_answered
+from astraflow.bus.runs import read_runs
 from astraflow.bus.session import Session
 from astraflow.bus.topology import Topology, check_token
 from astraflow.bus.trust import BusOptions
 from astraflow.errors import BusError
-from astraflow.messages import Event, Message, Metrics, PartRef, encode
+from astraflow.messages import Event, Message, Metrics, PartRef, RunRecord, encode
 
 log = logging.getLogger(__name__)
 
@@ -273,6 +274,10 @@ class Bus:
     async def undelivered(self) -> dict[str, int]:
         """Like `stream_depths`, but only what nobody has taken yet."""
         return {key: info["num_pending"] async for key, info in self._consumers()}
+
+    async def runs(self) -> dict[str, RunRecord]:
+        """The runs on this server in this bus's region, by name. Raises BusError if the credentials don't allow it."""
+        return await until_answered(self._link, partial(read_runs, region=self.topology.region))
 
     async def _consumers(self) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         for row in self.topology.rows:

@@ -104,7 +104,7 @@ def _of_role(role: BusRole, names: Topology) -> tuple[str, ...]:
                 f"{root}.gencancel.*",
             )  # fmt: skip
         case BusRole.OBSERVER:
-            return observed
+            return (*observed, f"{API}.STREAM.NAMES")
         case BusRole.USER:
             return (*observed, *_keys(kv, "drain.*"))
         case BusRole.ADMIN:

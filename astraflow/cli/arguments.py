@@ -50,12 +50,13 @@ def variable(key: str) -> str:
     return f"ASTRAFLOW_{key.upper()}"
 
 
-def add_connection(parser: argparse.ArgumentParser) -> None:
-    """How to reach a server that already runs."""
+def add_connection(parser: argparse.ArgumentParser, *, region: bool = True) -> None:
+    """How to reach a server that already runs. `region` False: something else says where that is."""
     given = parser.add_argument_group("connection", "flags, or the environment variables that are named with them")
     for flag, key, text in CONNECTION_FLAGS:
         given.add_argument(flag, default=os.environ.get(variable(key), ""), help=f"{text} [{variable(key)}]")
-    given.add_argument("--region", default="local", help="the region of that server (default: local)")
+    if region:
+        given.add_argument("--region", default="local", help="the region of that server (default: local)")
 
 
 def connection_of(args: argparse.Namespace, url: str) -> "Connection":

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from astraflow.cli.arguments import Verbs, add_verb, listen_address
-from astraflow.errors import BusError
+from astraflow.errors import BusError, ConfigError
 
 if TYPE_CHECKING:
     from astraflow.bus.secure import SecureFolder
@@ -23,23 +23,29 @@ def add(verbs: Verbs) -> None:
     parser = add_verb(
         verbs,
         "bus",
-        help="run a NATS server with TLS and separate rights for every role, until SIGTERM or Ctrl-C",
+        help="run a NATS server for runs that many machines share, until SIGTERM or Ctrl-C",
         example="astraflow bus --secure hub --run demo --listen 0.0.0.0:4222",
     )
-    parser.add_argument(
+    kind = parser.add_mutually_exclusive_group(required=True)
+    kind.add_argument(
         "--secure",
         metavar="DIR",
         type=Path,
-        required=True,
         help="the server's folder: what is missing is made there, certificates and a key per role and run",
+    )
+    kind.add_argument(
+        "--folder",
+        metavar="DIR",
+        type=Path,
+        help="the server's folder, without TLS: whoever has DIR/token may do everything in every run",
     )
     parser.add_argument(
         "--run",
         dest="runs",
         metavar="NAME",
         action="append",
-        required=True,
-        help="a run that may use it; may be repeated; runs of earlier starts stay",
+        default=[],
+        help="with --secure: a run that may use it; may be repeated; runs of earlier starts stay",
     )
     parser.add_argument("--listen", metavar="HOST:PORT", default=DEFAULT_LISTEN, help=f"(default: {DEFAULT_LISTEN})")
     parser.add_argument("--region", default="local", help="bus.region of these runs (default: local)")
@@ -58,6 +64,10 @@ def add(verbs: Verbs) -> None:
 def run(args: argparse.Namespace) -> int:
     """Prepare, then serve; the return value is the exit code. Raises ConfigError, BusError."""
     host, port = listen_address(args.listen)
+    if args.folder:
+        return _run_plain(args, host, port)
+    if not args.runs:
+        raise ConfigError("--secure needs --run NAME: every run gets keys of its own")
 
     from astraflow.bus.certificates import own_names
     from astraflow.bus.secure import prepare
@@ -66,19 +76,27 @@ def run(args: argparse.Namespace) -> int:
     if args.files_only:
         sys.stdout.write(f"{folder.path} is ready; deploy/README.md says how to use it\n")
         return 0
-    return asyncio.run(_serve(folder, host, port, args.names))
+    greeting = _greeting(folder, args.names[0] if args.names else host, port)
+    return asyncio.run(_serve(folder.path, host, port, security=folder.settings, greeting=greeting))
 
 
-async def _serve(folder: "SecureFolder", host: str, port: int, names: list[str]) -> int:
+def _run_plain(args: argparse.Namespace, host: str, port: int) -> int:
+    for flag, given in (("--run", args.runs), ("--name", args.names), ("--files-only", args.files_only)):
+        if given:
+            raise ConfigError(f"{flag} is for --secure; a server with a token takes any run")
+    return asyncio.run(_serve(args.folder, host, port, greeting=_plain_greeting(args.folder, host, port)))
+
+
+async def _serve(folder: Path, host: str, port: int, *, greeting: str, security: str = "") -> int:
     from astraflow.bus import EmbeddedServer
 
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    server = EmbeddedServer(folder.path, host=host, port=port, security=folder.settings)
+    server = EmbeddedServer(folder, host=host, port=port, security=security)
     await server.start()
     try:
-        sys.stdout.write(_greeting(folder, names[0] if names else host, port))
+        sys.stdout.write(greeting)
         sys.stdout.flush()
         async with asyncio.TaskGroup() as group:
             ended = group.create_task(server.wait())
@@ -95,8 +113,7 @@ async def _serve(folder: "SecureFolder", host: str, port: int, names: list[str])
 
 def _greeting(folder: "SecureFolder", host: str, port: int) -> str:
     """What to put into the run file, and what to copy and run on other machines."""
-    host = socket.getfqdn() if host in ("0.0.0.0", "::") else host
-    url = f"nats://{host}:{port}"
+    url = _address(host, port)
     lines = [f"nats-server listens on {host}:{port}; its folder is {folder.path}"]
     for run_name, credentials in folder.credentials.items():
         join = ["astraflow", "node", "--join", url, "--run", run_name]
@@ -107,3 +124,19 @@ def _greeting(folder: "SecureFolder", host: str, port: int) -> str:
             f"  {shlex.join([*join, '--credentials-dir', 'keys', '--ca-file', 'keys/ca.pem'])}",
         ]
     return "\n".join(lines) + "\n"
+
+
+def _plain_greeting(folder: Path, host: str, port: int) -> str:
+    url, token = _address(host, port), ["--token-file", str(folder / "token")]
+    return (
+        f"nats-server listens on {host}:{port}; its folder is {folder}\n"
+        f"on every machine of the cluster, with a copy of {folder / 'token'}:\n"
+        f"  {shlex.join(['astraflow', 'node', '--join', url, *token])}\n"
+        f"and once, anywhere:\n"
+        f"  {shlex.join(['astraflow', 'submit', 'run.toml', '--url', url, *token])}\n"
+    )
+
+
+def _address(host: str, port: int) -> str:
+    """How other machines reach it; a wildcard address becomes this machine's name."""
+    return f"nats://{socket.getfqdn() if host in ('0.0.0.0', '::') else host}:{port}"

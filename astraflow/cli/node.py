@@ -12,20 +12,34 @@ def add(verbs: Verbs) -> None:
     parser = add_verb(
         verbs,
         "node",
-        help="join a run that another machine has started, and work for it until it ends",
-        example="astraflow node --join nats://hub:4222 --run demo --token-file token --role rollout",
+        help="join a run, take the roles that it needs, and work for it until it ends",
+        example="astraflow node --join nats://hub:4222 --token-file token",
     )
-    parser.add_argument("--join", metavar="URL", required=True, help="the run's server, as `up --listen` prints it")
-    parser.add_argument("--run", dest="run_name", metavar="NAME", required=True, help="the run's name")
+    parser.add_argument(
+        "--join", metavar="URL", required=True, help="the run's server, as `up --listen` and `bus` print it"
+    )
+    parser.add_argument(
+        "--run",
+        dest="run_name",
+        metavar="NAME",
+        default="",
+        help="the run's name; waits until it is submitted (default: the only run that is open)",
+    )
     parser.add_argument(
         "--role",
         action="append",
         default=[],
-        help="rollout or policy:NAME; may be repeated (default: what fits this machine, the most needed first)",
+        help="only rollout, policy:NAME, trainer:NAME, dataflow or recorder; may be repeated (default: whatever is "
+        "needed and fits this machine, also what is missing later because others died)",
     )
     parser.add_argument("--name", default="", help="how this node's name begins (default: the machine's name)")
     parser.add_argument("--threads", type=int, default=0, help="cores to use (default: all that it may)")
-    parser.add_argument("--folder", type=Path, default=Path("runs"), help="where logs go (default: runs)")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=Path("runs"),
+        help="where logs, checkpoints and results go; may be shared with other nodes (default: runs)",
+    )
     notice = parser.add_argument_group("preemption", "what makes it drain, besides SIGTERM and SIGUSR1")
     notice.add_argument("--preempt-file", metavar="PATH", default="", help="this file appears")
     notice.add_argument("--preempt-command", metavar="CMD", default="", help="this shell command succeeds")

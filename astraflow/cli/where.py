@@ -37,7 +37,7 @@ async def run_bus(
     connection: "Connection", run_name: str, *, producer: str, role: str = "observer"
 ) -> AsyncIterator["Bus"]:
     """The bus of a run that is there. `role`: whose key, of a folder of them. Raises ConfigError, BusError."""
-    from astraflow.actors.node.join import fetch_record
+    from astraflow.actors.node.record import fetch_record
     from astraflow.bus import Bus, BusRole, topology_of
     from astraflow.config import from_json
 

@@ -36,7 +36,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     stuck_frame: str = ""  # where the event loop is blocked, if it is
     gauges: dict[str, float] = {}
     last_error: str = ""
-    unserved: dict[str, str] = {}  # environments that it can't run: why
+    unserved: dict[str, str] = {}  # environments that it can't run, or roles that a node can't have: why
+    roles: tuple[str, ...] = ()  # of a node: what it has or is starting, like --role, e.g. "policy:solver"
 
 
 class Drain(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,16 +1,28 @@
-"""Which roles a joining node takes: hand-worked views of a run and machines."""
+"""Which roles a node takes: hand-worked views of a run and its nodes."""
 
 import math
-from pathlib import Path
 
-from astraflow.actors.base.metrics import POLICY_SLOTS, ROLLOUT_SLOTS
-from astraflow.actors.node.need import Machine, available_memory, choose, lacks_env, machine, offers
+import msgspec
+import pytest
+
+from astraflow.actors.base.metrics import NODE_FREE_SLOTS, POLICY_SLOTS, ROLLOUT_SLOTS
+from astraflow.actors.node.fitness import Machine
+from astraflow.actors.node.need import Candidate, Patience, assigned, extras, lacks, missing, pressure
 from astraflow.actors.view.run import RunView
-from astraflow.config import EnvSection
-from tests.actors.run_in_progress import CONFIG, everybody, member, view_of
+from astraflow.config import DataflowSection, to_json
+from astraflow.messages import Head, Member, MemberState, Progress
+from tests.actors.run_in_progress import CONFIG, RECORD, everybody, member, view_of
 
 GIB = 1 << 30
-HERE = Machine(cores=4, memory_bytes=8 * GIB, lacks_engine={}, lacks_env={})
+HERE = Machine(cores=4, memory_bytes=8 * GIB)
+EVERYTHING = ["dataflow", "trainer:solver", "trainer:judge", "policy:solver", "policy:judge", "rollout", "recorder"]
+OTHERS = ["trainer:judge", "recorder"]  # what `everybody` lacks: the judge was never published
+
+
+def node(name: str, free_slots: int, *roles: str, **fields: object) -> Member:
+    """A node that takes roles by need."""
+    gauges = {NODE_FREE_SLOTS: float(free_slots)}
+    return member(f"node-{name}", "node", node=name, gauges=gauges, roles=roles, **fields)
 
 
 def busy_run() -> RunView:
@@ -26,48 +38,136 @@ def busy_run() -> RunView:
     return view
 
 
-def test_the_longest_queue_per_slot_comes_first() -> None:
-    found = [(offer.role, offer.pressure) for offer in offers(busy_run(), HERE, {})]
-    assert found == [("policy:solver", 3.0), ("rollout", 2.0), ("policy:judge", 0.5)]
+def test_a_run_that_nobody_works_for_lacks_every_role() -> None:
+    assert missing(view_of()) == EVERYTHING
+    assert missing(view_of(*everybody())) == OTHERS
+
+
+def test_a_trainer_that_has_finished_is_not_missing() -> None:
+    view = view_of(*everybody())
+    for policy in ("solver", "judge"):
+        done = Progress(policy=policy, consumed=30, step=30, version=30, epoch=1, finished=True)
+        view.apply(f"progress.{policy}", done)
+    view.apply("member.trainer-n-0", None)
+    assert missing(view) == ["recorder"]
+
+
+def test_standbys_are_wanted_on_nodes_of_their_own() -> None:
+    view = view_of(*everybody())
+    config = msgspec.structs.replace(CONFIG, dataflow=DataflowSection(standbys=1))
+    view.apply("run", msgspec.structs.replace(RECORD, config_json=to_json(config)))
+    assert missing(view) == ["dataflow", *OTHERS]
+    assert assigned(view, "n", Candidate(free_slots=9, held=["dataflow", *OTHERS])) == []
+    assert assigned(view, "m", Candidate(free_slots=0, held=OTHERS)) == ["dataflow"]
+
+
+def test_a_role_that_a_node_says_it_takes_is_held_before_its_process_is_seen() -> None:
+    assert missing(view_of(node("a", 0, *EVERYTHING))) == []
+    leaving = node("a", 0, *EVERYTHING, state=MemberState.DRAINING)
+    assert missing(view_of(leaving)) == EVERYTHING
+
+
+def test_a_process_that_leaves_is_missed_before_it_is_gone() -> None:
+    view = view_of(*everybody(), member("dataflow-n-0", "dataflow", state=MemberState.DRAINING))
+    assert missing(view)[0] == "dataflow"
+
+
+def test_one_node_alone_takes_everything_however_small_it_is() -> None:
+    assert assigned(view_of(), "a", Candidate(free_slots=1)) == EVERYTHING
+
+
+def test_missing_roles_go_where_slots_are_free_and_every_node_says_the_same() -> None:
+    view = view_of(node("a", 2), node("b", 4), node("c", 1))
+    # dataflow and trainers: b (4 → 2) · policy:solver: a and b have 2 → a 1 · policy:judge: b 1 · rollout: a 0 · then b
+    own = {"a": 2, "b": 4, "c": 1}
+    taken = {name: assigned(view, name, Candidate(free_slots=free)) for name, free in own.items()}
+    assert taken == {
+        "a": ["policy:solver", "rollout"],
+        "b": ["dataflow", "trainer:solver", "trainer:judge", "policy:judge", "recorder"],
+        "c": [],
+    }
+    assert sorted(role for roles in taken.values() for role in roles) == sorted(EVERYTHING)
+
+
+def test_nobody_gets_a_role_that_it_lacks_or_has_already_and_others_get_it() -> None:
+    view = view_of(*everybody(), node("b", 0))
+    view.apply("member.rollout-n-0", None)
+    assert assigned(view, "a", Candidate(free_slots=5, lacks={"rollout": "no sums"}, held=OTHERS)) == []
+    assert assigned(view, "b", Candidate(free_slots=0, held=OTHERS)) == ["rollout"]
+    lacking = view_of(*everybody(), node("b", 9, unserved={"recorder": "x", "trainer:judge": "no torch"}))
+    assert assigned(lacking, "a", Candidate(free_slots=0)) == OTHERS
+
+
+def test_nodes_that_have_fixed_roles_or_leave_are_no_candidates() -> None:
+    fixed = member("node-b", "node", node="b")
+    leaving = node("c", 9, state=MemberState.DRAINING)
+    assert assigned(view_of(*everybody(), fixed, leaving), "a", Candidate(free_slots=0)) == OTHERS
+
+
+def test_a_missing_role_is_due_after_it_has_been_missing_without_a_break() -> None:
+    patience = Patience(hold_s=2.0)
+    assert patience.due(["rollout"], 10.0) == []
+    assert patience.due(["rollout", "recorder"], 11.9) == []
+    assert patience.due(["rollout", "recorder"], 12.0) == ["rollout"]
+    assert patience.due(["recorder"], 13.0) == []
+    assert patience.due(["rollout", "recorder"], 13.9) == ["recorder"]
+
+
+def test_free_slots_serve_what_has_the_longest_queue_per_slot() -> None:
+    view = busy_run()
+    assert [pressure(view, role) for role in ("policy:solver", "policy:judge", "rollout")] == [3.0, 0.5, 2.0]
+    assert extras(view, Candidate(free_slots=1)) == ["policy:solver"]
+    assert extras(view, Candidate(free_slots=2)) == ["policy:solver", "rollout"]
+    assert extras(view, Candidate(free_slots=64)) == ["policy:solver", "rollout", "policy:judge"]
+    assert extras(view, Candidate(free_slots=2), reserved=["dataflow", "trainer:solver"]) == ["policy:solver"]
+    assert extras(view, Candidate(free_slots=0)) == extras(view, Candidate(free_slots=-1)) == []
+
+
+def test_a_role_is_served_once_per_node_and_not_where_it_is_lacking() -> None:
+    view = busy_run()
+    own = Candidate(free_slots=3, held=["policy:solver"], lacks={"rollout": "no sums"})
+    assert extras(view, own) == ["policy:judge"]
 
 
 def test_what_nobody_serves_comes_before_everything() -> None:
     view = busy_run()
     view.apply("member.policy-n-1", None)
-    first = offers(view, HERE, {})[0]
-    assert (first.role, first.pressure) == ("policy:judge", math.inf)
+    assert pressure(view, "policy:judge") == math.inf
+    assert extras(view, Candidate(free_slots=1)) == ["policy:judge"]
 
 
-def test_a_small_machine_takes_only_the_most_needed_role() -> None:
-    found = offers(busy_run(), HERE, {})
-    assert choose(found, cores=1) == ["policy:solver"]
-    assert choose(found, cores=2) == ["policy:solver", "rollout"]
-    assert choose(found, cores=64) == ["policy:solver", "rollout", "policy:judge"]
+def test_a_deterministic_run_gets_no_second_replica() -> None:
+    view = busy_run()
+    run = msgspec.structs.replace(CONFIG.run, deterministic=True)
+    config = msgspec.structs.replace(CONFIG, run=run)
+    view.apply("run", msgspec.structs.replace(RECORD, config_json=to_json(config)))
+    assert extras(view, Candidate(free_slots=9)) == []
 
 
-def test_what_doesnt_fit_is_left_out_and_said() -> None:
-    here = Machine(cores=4, memory_bytes=8 * GIB, lacks_engine={"judge": "no torch"}, lacks_env={"sums": "no sums"})
-    found = {offer.role: offer.why_not for offer in offers(busy_run(), here, {"solver": 3 * GIB})}
-    assert found == {
+def test_what_doesnt_fit_is_lacking_with_its_reason() -> None:
+    here = Machine(
+        cores=4,
+        memory_bytes=8 * GIB,
+        lacks_engine={"judge": "no torch"},
+        lacks_learner={"solver": "no learner"},
+        lacks_env={"sums": "no module"},
+        lacks_key={"recorder": "no key"},
+    )
+    assert lacks(view_of(), here, {"solver": 3 * GIB}) == {
         "policy:solver": "needs 9,216 MiB of memory, 8,192 MiB are free",
         "policy:judge": "no torch",
-        "rollout": "sums: no sums",
+        "trainer:solver": "no learner",
+        "dataflow": "sums: no module",
+        "rollout": "sums: no module",
+        "recorder": "no key",
     }
-    assert choose(offers(busy_run(), here, {"solver": 3 * GIB}), cores=4) == []
-    assert choose(offers(busy_run(), here, {"solver": 2 * GIB}), cores=4) == ["policy:solver"]
 
 
-def test_an_environment_of_the_users_own_is_looked_for_without_importing_it(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "my_own_env_a.py").write_text("raise SystemExit('imported')")
-    assert lacks_env(EnvSection(kind="my_own_env_a:Env")) == ""
-    assert lacks_env(EnvSection(kind="my_own_env_b:Env")) == "my_own_env_b can't be imported here"
-    assert lacks_env(EnvSection(kind="no_package_of_mine.envs:Env")) == "no_package_of_mine.envs can't be imported here"
-    assert lacks_env(EnvSection(kind="toy")) == ""
-
-
-def test_this_machine_has_memory_and_can_run_toys() -> None:
-    here = machine(CONFIG, cores=2)
-    assert (here.cores, dict(here.lacks_env)) == (2, {})
-    assert available_memory() > 1 << 20
-    assert available_memory(Path("/nowhere")) >= available_memory()
+@pytest.mark.parametrize(("step", "durable", "needed"), [(0, 0, True), (3, 0, True), (3, 2, False)])
+def test_a_trainer_needs_the_base_model_until_one_can_start_from_the_bus(step: int, durable: int, needed: bool) -> None:
+    view, here = view_of(), Machine(cores=1, memory_bytes=GIB, lacks_model={"solver": "no folder"})
+    head = Head(policy="solver", version=step, step=step, epoch=1, manifest_sequence=1, full_manifest_sequence=1)
+    progress = Progress(policy="solver", consumed=3, step=step, version=step, epoch=1, durable_batch=durable)
+    view.apply("head.solver", head)
+    view.apply("progress.solver", progress)
+    assert lacks(view, here, {}) == ({"trainer:solver": "no folder"} if needed else {})

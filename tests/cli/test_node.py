@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from astraflow.actors.base.connection import Connection
+from astraflow.actors.node.crew import Crew, Planned, Role, parse_role, roles_of
 from astraflow.actors.node.join import node_name
-from astraflow.actors.node.node import Connection, Planned, Role, joining_roles, plan, roles_of
 from astraflow.actors.node.up import join_command, needed_bytes
 from astraflow.bus import Topology
 from astraflow.config import RunConfig
@@ -23,7 +24,11 @@ def config(tmp_path: Path) -> RunConfig:
 
 
 def planned(config: RunConfig, cores: int = 8) -> list[Planned]:
-    return plan(roles_of(config), config, node="local", connection=CONNECTION, folder=Path("runs/demo"), cores=cores)
+    return crew(config, cores).enlist(roles_of(config))
+
+
+def crew(config: RunConfig, cores: int) -> Crew:
+    return Crew(config=config, node="local", connection=CONNECTION, folder=Path("runs/demo"), cores=cores)
 
 
 def flag(process: Planned, name: str) -> str:
@@ -60,15 +65,36 @@ def test_rollouts_drain_first_and_the_recorder_last(config: RunConfig) -> None:
     assert list(dict.fromkeys(order)) == ["rollout", "policy", "dataflow", "trainer", "recorder"]
 
 
+def test_who_comes_later_gets_what_an_even_share_would_be(config: RunConfig) -> None:
+    here = crew(config, cores=8)
+    solver, trainer = parse_role("policy:solver", config), parse_role("trainer:solver", config)
+    first = here.enlist([solver], expected=[trainer])
+    assert [flag(p, "--threads") for p in first] == ["4"]
+    names = [p.spec.name for p in first]
+    assert [flag(p, "--threads") for p in here.enlist([trainer], running=names)] == ["4"]
+    assert [flag(p, "--threads") for p in here.enlist([solver], running=list(here.members))] == ["2"]
+    assert list(here.members) == ["policy-local-0", "trainer-local-0", "policy-local-1"]
+
+
+def test_a_machine_with_few_cores_gives_every_process_one_thread(config: RunConfig) -> None:
+    here = crew(config, cores=1)
+    roles = [parse_role(text, config) for text in ("policy:solver", "trainer:solver", "policy:judge")]
+    assert [flag(p, "--threads") for p in here.enlist(roles)] == ["1", "1", "1"]
+
+
 def test_roles_are_read_from_their_flags(config: RunConfig) -> None:
-    roles = [(r.role, r.policy, r.count) for r in joining_roles(["policy:judge", "rollout"], config)]
-    assert roles == [("policy", "judge", 1), ("rollout", "", 2)]
+    texts = ["policy:judge", "rollout", "trainer:solver", "dataflow", "recorder"]
+    roles = [parse_role(text, config) for text in texts]
+    assert [(r.role, r.policy, r.count) for r in roles] == [
+        ("policy", "judge", 1), ("rollout", "", 2), ("trainer", "solver", 1), ("dataflow", "", 1), ("recorder", "", 1),
+    ]  # fmt: skip
+    assert [role.text for role in roles] == texts
 
 
-@pytest.mark.parametrize("role", ["dataflow", "trainer:solver", "policy", "policy:solvr", "rollout:solver", ""])
+@pytest.mark.parametrize("role", ["node", "trainer", "policy", "policy:solvr", "rollout:solver", "recorder:x", ""])
 def test_roles_that_cant_join_are_explained(config: RunConfig, role: str) -> None:
     with pytest.raises(ConfigError, match=rf"^--role {role}: "):
-        joining_roles([role], config)
+        parse_role(role, config)
 
 
 def test_node_names_can_be_part_of_subjects() -> None:

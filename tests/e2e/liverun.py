@@ -5,8 +5,8 @@ import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from astraflow.actors.node.join import fetch_record
-from astraflow.actors.node.node import Connection
+from astraflow.actors.base.connection import Connection
+from astraflow.actors.node.record import fetch_record
 from astraflow.actors.node.runfolder import RunFolder
 from astraflow.bus import Bus, topology_of
 from astraflow.config import from_json

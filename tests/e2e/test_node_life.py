@@ -32,12 +32,13 @@ async def name_of(node: Command) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(240)
 async def test_nodes_come_and_go_while_a_run_goes_on_and_leave_when_it_is_stopped(folder: Path) -> None:
     up = ["up", "run.toml", "--listen", f"127.0.0.1:{free_port()}", *sets(*ENDLESS, *QUICK)]
     async with started(folder, *up) as first_up:
         join = [*await join_line(first_up), "--threads", "2", "--name", "extra"]
         await first_up.expect("solver step 1/")
-        async with bus_of(connection_to(folder / "runs/demo")) as bus, asyncio.timeout(60):
+        async with bus_of(connection_to(folder / "runs/demo")) as bus, asyncio.timeout(150):
             await works_and_is_drained(folder, join, bus)
             await is_killed(folder, join, bus)
             await first_up.expect("solver step ")

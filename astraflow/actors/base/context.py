@@ -31,7 +31,8 @@ class ActorContext:
         threads: cores that its compute may use.
         stopping: set when the actor must end: `stop_reason` is "drain" (signal), "finished" (the run is over) or
             "stopped" (`astraflow stop`).
-        unserved: environments that it can't run, and why.
+        unserved: environments that it can't run, or roles that a node can't have, and why.
+        roles: what a node has or is starting.
     """
 
     bus: Bus
@@ -49,6 +50,7 @@ class ActorContext:
     last_error: str = ""
     gauges: dict[str, float] = field(default_factory=dict)
     unserved: dict[str, str] = field(default_factory=dict)
+    roles: tuple[str, ...] = ()
     state: MemberState = MemberState.JOINING
     since: float = field(default_factory=time.time)
     _waiting: tuple[str, float] = ("", 0.0)
@@ -115,4 +117,5 @@ class ActorContext:
             gauges=dict(self.gauges),
             last_error=self.last_error,
             unserved=dict(self.unserved),
+            roles=self.roles,
         )

@@ -119,6 +119,7 @@ TRAINER_VERSION = _metric("trainer.version", "version", "newest published")
 RECORDER_METRICS = _metric("recorder.metrics", "sequence", "newest entry of METRICS that is durably in metrics.jsonl")
 RECORDER_EVENTS = _metric("recorder.events", "sequence", "newest entry of EVENTS that is durably in events.jsonl")
 RECORDER_EPISODES = _metric("recorder.episodes", "sequence", "newest entry of EPISODES that is durably recorded")
+NODE_FREE_SLOTS = _metric("node.free_slots", "processes", "more that a node would serve; absent: it takes no roles")
 
 
 _BUS_COUNTERS = {  # reasons as `Bus.counters` has them, or their first word

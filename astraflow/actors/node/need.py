@@ -1,112 +1,145 @@
-"""Which roles a joining node takes: what fits this machine, the longest queue per slot first. Pure but for `machine()`.
+"""Which roles a node takes up. Pure; every node of a run works out the same from the same view.
 
-It starts nothing, and what it decides is decided once, when the node joins.
+Two rules. A role that the run can't do without and that nobody has goes to the node with the most free slots of those
+that can have it, whether or not it has a free slot: slow is better than stopped. And a node with a free slot serves
+what has the longest queue per slot, once per role. Nothing is ever given up again, so that nothing can flap; a role
+counts as held from the moment in which a node says that it takes it.
 """
 
-import importlib.util
 import math
-import os
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from astraflow.actors.base.metrics import POLICY_SLOTS, ROLLOUT_SLOTS
+from astraflow.actors.base.metrics import NODE_FREE_SLOTS, POLICY_SLOTS, ROLLOUT_SLOTS
+from astraflow.actors.node.fitness import Machine
 from astraflow.actors.view.run import RunView
-from astraflow.config import EnvSection, RunConfig
-from astraflow.envs.registry import missing_packages
+from astraflow.messages import Member, MemberState
 
-COPIES_OF_A_MODEL = 3  # a replica's engine, its shadow, and the version that is being read
-
-
-@dataclass(frozen=True, kw_only=True)
-class Machine:
-    """What a node has. `lacks_engine` and `lacks_env` say why a kind can't run here; absent = it can."""
-
-    cores: int
-    memory_bytes: int
-    lacks_engine: Mapping[str, str]  # by policy
-    lacks_env: Mapping[str, str]  # by environment
+LIGHT = ("dataflow", "recorder")
+"""They take no slot: they wait most of the time, as a node does."""
+HOLD_S = 2.5
+"""A role must be missing for so long before it is taken: longer than it takes a node to say what it takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Offer:
-    """A role that could be taken. `pressure` = messages that wait per slot that is there; inf = nobody serves it."""
+class Candidate:
+    """A node that takes roles by need. `lacks`: roles that it can't have, and why. `held`: what it has, by role."""
 
-    role: str
-    pressure: float
-    why_not: str = ""  # "" = it fits
-
-
-def machine(config: RunConfig, *, cores: int) -> Machine:
-    """This machine, for this run."""
-    engines = {name: _lacks_engine(policy.engine.kind) for name, policy in config.policies.items()}
-    envs = {name: lacks_env(section) for name, section in config.envs.items()}
-    return Machine(
-        cores=cores,
-        memory_bytes=available_memory(),
-        lacks_engine={name: reason for name, reason in engines.items() if reason},
-        lacks_env={name: reason for name, reason in envs.items() if reason},
-    )
+    free_slots: int
+    lacks: Mapping[str, str] = field(default_factory=dict)
+    held: Sequence[str] = ()
 
 
-def offers(view: RunView, here: Machine, model_bytes: Mapping[str, int]) -> list[Offer]:
-    """A role for each policy and one for rollouts, the most needed first.
+def lacks(view: RunView, here: Machine, model_bytes: Mapping[str, int]) -> dict[str, str]:
+    """The roles that this machine can't have, and why.
 
     Args: `model_bytes` of a full version by policy; a policy without one is taken to fit.
     """
     assert view.config is not None
-    found = []
+    reasons: dict[str, str] = {}
     for policy in view.config.policies:
-        pressure = _pressure(view.queues.get(f"gen.{policy}", 0), _slots(view, "policy", POLICY_SLOTS, policy))
-        needed = COPIES_OF_A_MODEL * model_bytes.get(policy, 0)
-        why_not = here.lacks_engine.get(policy, "")
-        if not why_not and needed > here.memory_bytes:
-            why_not = f"needs {needed >> 20:,} MiB of memory, {here.memory_bytes >> 20:,} MiB are free"
-        found.append(Offer(role=f"policy:{policy}", pressure=pressure, why_not=why_not))
-    waiting = sum(depth for name, depth in view.queues.items() if name.startswith("task."))
-    nothing = len(here.lacks_env) == len(view.config.envs)
-    found.append(
-        Offer(
-            role="rollout",
-            pressure=_pressure(waiting, _slots(view, "rollout", ROLLOUT_SLOTS)),
-            why_not="; ".join(f"{env}: {reason}" for env, reason in here.lacks_env.items()) if nothing else "",
+        size = model_bytes.get(policy, 0)
+        reasons[f"policy:{policy}"] = here.lacks_engine.get(policy, "") or here.lacks_memory(size, "serve")
+        reasons[f"trainer:{policy}"] = (
+            here.lacks_learner.get(policy, "")
+            or here.lacks_memory(size, "train")
+            or ("" if _resumable(view, policy) else here.lacks_model.get(policy, ""))
         )
+    envs = "; ".join(f"{env}: {reason}" for env, reason in here.lacks_env.items())
+    reasons["dataflow"] = envs
+    reasons["rollout"] = envs if len(here.lacks_env) == len(view.config.envs) else ""
+    for role, reason in here.lacks_key.items():
+        reasons |= {text: reason for text in (*reasons, "recorder") if text.partition(":")[0] == role}
+    return {role: reason for role, reason in reasons.items() if reason}
+
+
+def _resumable(view: RunView, policy: str) -> bool:
+    """Whether a trainer can start from the bus: no base model is needed then (trainer/resume.py)."""
+    head, progress = view.heads.get(policy), view.progress.get(policy)
+    return head is not None and head.step > 0 and progress is not None and progress.durable_batch > 0
+
+
+def assigned(view: RunView, me: str, own: Candidate) -> list[str]:
+    """The missing roles that fall to this node, the most important first. `own` is newer than the view."""
+    nodes = {m.node: _candidate(m) for m in view.alive("node") if NODE_FREE_SLOTS in m.gauges and _stays(m)}
+    nodes[me] = own
+    free = {name: node.free_slots for name, node in nodes.items()}
+    mine = []
+    for role in missing(view, me, own):
+        able = [name for name, node in nodes.items() if role not in node.lacks and role not in node.held]
+        if not able:
+            continue
+        taker = min(able, key=lambda name: (-free[name], name))
+        free[taker] -= role not in LIGHT
+        if taker == me:
+            mine.append(role)
+    return mine
+
+
+def missing(view: RunView, me: str = "", own: Candidate | None = None) -> list[str]:
+    """The roles that the run needs and that nobody has; one that is needed twice may be there twice."""
+    assert view.config is not None
+    wanted = {"dataflow": 1 + view.config.dataflow.standbys}
+    for policy in view.config.policies:
+        progress = view.progress.get(policy)
+        wanted[f"trainer:{policy}"] = 0 if progress is not None and progress.finished else 1
+    wanted |= {f"policy:{policy}": 1 for policy in view.config.policies} | {"rollout": 1, "recorder": 1}
+    return [role for role, count in wanted.items() for _ in range(count - sum(holders(view, role, me, own).values()))]
+
+
+def holders(view: RunView, role: str, me: str = "", own: Candidate | None = None) -> dict[str, int]:
+    """How many processes of a role each node has, by what is seen of them or by what the node says, if that is more."""
+    kind, _, policy = role.partition(":")
+    seen: dict[str, int] = {}
+    for member in view.alive(kind, policy):
+        if _stays(member):
+            seen[member.node] = seen.get(member.node, 0) + 1
+    said = {m.node: m.roles.count(role) for m in view.alive("node") if _stays(m) and m.node != me}
+    if own is not None:
+        said[me] = own.held.count(role)
+    return {node: max(seen.get(node, 0), said.get(node, 0)) for node in seen | said}
+
+
+def extras(view: RunView, own: Candidate, *, reserved: Sequence[str] = ()) -> list[str]:
+    """What else this node serves, the longest queue per slot first. `reserved`: roles that will take slots too."""
+    assert view.config is not None
+    free = own.free_slots - sum(role not in LIGHT for role in reserved)
+    if view.config.run.deterministic:  # exactly one of each
+        return []
+    roles = [*(f"policy:{policy}" for policy in view.config.policies), "rollout"]
+    open_to = [role for role in roles if role not in (*own.held, *own.lacks, *reserved)]
+    return sorted(open_to, key=lambda role: -pressure(view, role))[: max(0, free)]
+
+
+def pressure(view: RunView, role: str) -> float:
+    """Messages that wait per slot that is there; inf = nobody serves it."""
+    kind, _, policy = role.partition(":")
+    gauge = POLICY_SLOTS if kind == "policy" else ROLLOUT_SLOTS
+    slots = sum(member.gauges.get(gauge, 0.0) for member in view.ready(kind, policy))
+    waiting = sum(
+        depth
+        for name, depth in view.queues.items()
+        if (name == f"gen.{policy}" if policy else name.startswith("task."))
     )
-    return sorted(found, key=lambda offer: -offer.pressure)
-
-
-def choose(found: list[Offer], *, cores: int) -> list[str]:
-    """`--role` values: one process per core, at most one per role; always one if any fits."""
-    fitting = [offer.role for offer in found if not offer.why_not]
-    return fitting[: max(1, cores)]
-
-
-def _slots(view: RunView, role: str, gauge: str, policy: str = "") -> float:
-    return sum(member.gauges.get(gauge, 0.0) for member in view.ready(role, policy))
-
-
-def _pressure(waiting: int, slots: float) -> float:
     return waiting / slots if slots else math.inf
 
 
-def _lacks_engine(kind: str) -> str:
-    if kind == "cpu" and importlib.util.find_spec("torch") is None:
-        return "torch isn't installed here; install astraflow[train]"
-    return ""
+class Patience:
+    """Roles that have been asked for without a break, and since when."""
+
+    def __init__(self, hold_s: float = HOLD_S) -> None:
+        self._hold_s = hold_s
+        self._since: dict[str, float] = {}
+
+    def due(self, roles: Sequence[str], now: float) -> list[str]:
+        """Those of `roles` that were asked for in every call of the last `hold_s` seconds."""
+        self._since = {role: self._since.get(role, now) for role in roles}
+        return [role for role in dict.fromkeys(roles) if now - self._since[role] >= self._hold_s]
 
 
-def lacks_env(section: EnvSection) -> str:
-    """Why an environment can't run here; "" = nothing speaks against it. Nothing of it is imported."""
-    if missing := missing_packages(section):
-        return f"{', '.join(missing)} can't be imported here"
-    return ""
+def _candidate(member: Member) -> Candidate:
+    return Candidate(free_slots=int(member.gauges[NODE_FREE_SLOTS]), lacks=member.unserved, held=member.roles)
 
 
-def available_memory(meminfo: Path = Path("/proc/meminfo")) -> int:
-    """Bytes that can be used without swapping."""
-    try:
-        lines = meminfo.read_text().splitlines()
-    except OSError:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    kib = next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))
-    return int(kib) << 10
+def _stays(member: Member) -> bool:
+    return member.state not in (MemberState.DRAINING, MemberState.GONE)

@@ -28,8 +28,12 @@ ORDER_TTL_S = 86_400  # a node that is cut off for longer doesn't hear of it
 class Orders:
     """Orders to one node. `ended` is set, and `why_ended` says so, when the run has ended as far as this node knows."""
 
-    def __init__(self, ctx: ActorContext, supervisor: Supervisor, *, report: Callable[[str], None]) -> None:
+    def __init__(
+        self, ctx: ActorContext, supervisor: Supervisor, *, report: Callable[[str], None], drained: Callable[[], None]
+    ) -> None:
+        """`drained` is called when one of the actors was told to leave."""
         self._ctx = ctx
+        self._drained = drained
         self._supervisor = supervisor
         self._report = report
         self.ended = asyncio.Event()
@@ -59,6 +63,7 @@ class Orders:
             self._report(f"draining this node{by}")
             self.drain_node()
         elif self._supervisor.drain_one(order.target):
+            self._drained()
             self._report(f"draining {order.target}{by}; it isn't started again")
 
     async def follow_preemption(self, preemption: Preemption) -> None:

@@ -5,6 +5,8 @@ import contextlib
 import signal
 from collections.abc import Callable, Iterator
 
+DRAINING = "draining: work in flight is handed back and state is saved; Ctrl-C again kills"
+
 
 class Stopper:
     """What signals do. SIGTERM and Ctrl-C: first drain, then kill; before there is anything to drain, give up starting.
@@ -16,12 +18,13 @@ class Stopper:
         self._report = report
         self._drain: Callable[[], None] | None = None  # None: nothing runs yet
         self._kill: Callable[[], None] | None = None
+        self._sentence = DRAINING
         self._starter = asyncio.current_task()
         self.signals = 0
 
-    def attach(self, *, drain: Callable[[], None], kill: Callable[[], None]) -> None:
-        """From now on there is something to drain."""
-        self._drain, self._kill = drain, kill
+    def attach(self, *, drain: Callable[[], None], kill: Callable[[], None], sentence: str = DRAINING) -> None:
+        """From now on there is something to drain; the sentence is said when it is."""
+        self._drain, self._kill, self._sentence = drain, kill, sentence
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
@@ -41,7 +44,8 @@ class Stopper:
         if self._drain is None or self._kill is None:
             self._give_up()
         elif self.signals == 1:
-            self._report("draining: work in flight is handed back and state is saved; Ctrl-C again kills")
+            if self._sentence:
+                self._report(self._sentence)
             self._drain()
         else:
             self._kill()

@@ -7,7 +7,8 @@ It knows nothing of the bus or of roles' meaning; `node.py` says what to run. St
        └─ one failed for good ─▶ draining ───────┘
     any ──kill()──▶ every process gets SIGKILL
 
-One child can be drained by itself; it isn't started again, and the rest goes on.
+One child can be drained by itself; it isn't started again, and the rest goes on. With `stays` children may be added,
+a child that fails for good is only told about, and "every process ended by itself" comes after `close()`.
 
 Invariants: no child outlives `run()` or this process (PR_SET_PDEATHSIG); one task per child owns its restarts; exits
 are events, nothing polls; a drain takes no longer than its grace time, whatever the number of stages.
@@ -82,6 +83,7 @@ class Supervisor:
         report: called with a sentence for people when something noteworthy happens.
         first_backoff_s: pause before the first restart in a row; it doubles up to 15 s.
         startable: awaited before a process is started again, so that what it can't do without is there.
+        stays: told of a process that failed for good, in place of draining everything; None = it drains.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class Supervisor:
         report: Callable[[str], None],
         first_backoff_s: float = FIRST_BACKOFF_S,
         startable: Callable[[], Coroutine[Any, Any, Any]] | None = None,
+        stays: Callable[[Failure], None] | None = None,
     ) -> None:
         self._children = [_Child(spec) for spec in specs]
         self._grace_s = grace_s
@@ -102,9 +105,14 @@ class Supervisor:
         self._report = report
         self._first_backoff_s = first_backoff_s
         self._startable = startable
+        self._stays = stays
+        self._closed = asyncio.Event()  # nothing is added any more
+        if stays is None:
+            self._closed.set()
+        self._keepers: asyncio.TaskGroup | None = None  # while run() does, as the next
         self._draining = asyncio.Event()
         self._killing = asyncio.Event()
-        self._group: asyncio.TaskGroup | None = None  # while run() does
+        self._group: asyncio.TaskGroup | None = None
         self.failure: Failure | None = None
 
     def pids(self) -> dict[str, int]:
@@ -116,8 +124,30 @@ class Supervisor:
         """Whether everything is being stopped."""
         return self._draining.is_set()
 
+    def add(self, spec: ProcessSpec) -> None:
+        """Start one more process. Only with `stays`, while `run` does; nothing happens once it is closed or drains."""
+        if self._closed.is_set():
+            return
+        assert self._keepers is not None, "run() comes first"
+        child = _Child(spec)
+        self._children.append(child)
+        self._keepers.create_task(self._keep(child), name=spec.name)
+
+    def names(self) -> list[str]:
+        """The processes that run, are being started, or wait for their restart, and have not been told to end."""
+        return [child.spec.name for child in self._children if not child.ended.is_set() and not child.unwanted.is_set()]
+
+    def drained(self) -> list[str]:
+        """The processes that have been told to end, and those of them that have."""
+        return [child.spec.name for child in self._children if child.drained]
+
+    def close(self) -> None:
+        """Nothing is added any more: `run` returns when all have ended. Idempotent."""
+        self._closed.set()
+
     def drain(self) -> None:
         """Stop everything in order. Idempotent."""
+        self.close()
         self._draining.set()
         for child in self._children:
             child.unwanted.set()
@@ -146,6 +176,8 @@ class Supervisor:
                 self._group = group
                 stopper = group.create_task(self._drain_when_asked())
                 async with asyncio.TaskGroup() as keepers:
+                    self._keepers = keepers
+                    keepers.create_task(self._closed.wait())
                     for child in self._children:
                         keepers.create_task(self._keep(child), name=child.spec.name)
                 stopper.cancel()
@@ -215,11 +247,14 @@ class Supervisor:
         await _unless_unwanted(child, asyncio.sleep(pause_s))
 
     def _fail(self, child: _Child, text: str, *, user_mistake: bool) -> None:
-        if self.failure is None:
-            self.failure = Failure(
-                process=child.spec.name, text=text, user_mistake=user_mistake, log_file=child.spec.log_file
-            )
-        self.drain()
+        spec = child.spec
+        failure = Failure(process=spec.name, text=text, user_mistake=user_mistake, log_file=spec.log_file)
+        self.failure = self.failure or failure
+        if self._stays is not None:
+            child.unwanted.set()
+            self._stays(failure)
+        else:
+            self.drain()
 
     async def _drain_when_asked(self) -> None:
         await self._draining.wait()

@@ -20,19 +20,13 @@ from rich.console import Console
 
 from astraflow.actors.base.connection import Connection
 from astraflow.actors.base.members import left
+from astraflow.actors.node.crew import Crew, roles_of
 from astraflow.actors.node.entering import enter_run, refuse_a_twin
-from astraflow.actors.node.node import (
-    node_context,
-    plan,
-    read_record,
-    report_failure,
-    roles_of,
-    say,
-    supervise,
-)
+from astraflow.actors.node.node import node_context, report_failure, say, supervise
 from astraflow.actors.node.orders import forget_orders
 from astraflow.actors.node.preemption import Preemption
 from astraflow.actors.node.prepare import prepare_models
+from astraflow.actors.node.record import read_record
 from astraflow.actors.node.runfolder import LockedFolder, Owner, RunFolder, check_space, disk_errors
 from astraflow.actors.node.server import embedded_server
 from astraflow.actors.node.stopper import Stopper
@@ -104,19 +98,19 @@ async def _run(
     bus: Bus, config: RunConfig, connection: Connection, locked: LockedFolder, console: Console, stopper: Stopper
 ) -> int:
     folder = locked.folder
-    planned = plan(
-        roles_of(config),
-        config,
+    crew = Crew(
+        config=config,
         node=NODE,
         connection=connection,
         folder=folder.path,
         cores=usable_cores(config.node.threads),
     )
-    await forget_orders(bus, [NODE, *(each.spec.name for each in planned)])
+    crew.enlist(roles_of(config))
+    await forget_orders(bus, [NODE, *crew.members])
     record = await read_record(bus)
     assert record is not None, "it was entered"
     failure = await supervise(
-        planned,
+        crew,
         ctx=node_context(bus, record, node=NODE, folder=folder.path),
         options=connection.options(BusRole.ADMIN),
         console=console,

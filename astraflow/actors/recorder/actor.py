@@ -1,12 +1,14 @@
 """The recorder actor: the METRICS, EVENTS and EPISODES logs into the run folder, then summary.json and the picture.
 
-It decides nothing and nobody waits for it. Invariant: every log entry is one line of its file, however often the
-recorder dies (jsonl.py). Shutdown order: when the run has finished, wait until the other actors are gone → read the
-logs to their end → commit → summary.json → reward-curve.png. A drain skips the wait and says "finished": false.
+It decides nothing and nobody waits for it. Invariants: every log entry is one line of its file, however often the
+recorder dies (jsonl.py); one recorder writes to a folder, another one waits for its end.
+Shutdown order: when the run has finished, wait until the other actors are gone → read the logs to their end → commit →
+summary.json → reward-curve.png. A drain skips the wait and says "finished": false.
 """
 
 import asyncio
 import contextlib
+import fcntl
 import logging
 import time
 from collections.abc import Callable
@@ -27,6 +29,8 @@ from astraflow.messages import Episode, Event, Head, Ledger, MemberState, Metric
 
 METRICS_FILE, EVENTS_FILE, EPISODES_FILE = "metrics.jsonl", "events.jsonl", "episodes.jsonl"
 SUMMARY_FILE, CURVES_FILE = "summary.json", "reward-curve.png"
+LOCK_FILE = ".recorder.lock"
+LOCK_EVERY_S = 0.5  # a file lock can't be watched
 QUEUE_LINES = 1024  # read from a log and not written yet, per file
 COMMIT_LINES = 1024
 LAST = ("recorder", "node")  # they leave after the others
@@ -137,8 +141,30 @@ async def run(ctx: ActorContext) -> None:
 
 
 async def _record(ctx: ActorContext) -> None:
-    topology, done = ctx.bus.topology, asyncio.Event()
     await asyncio.to_thread(ctx.folder.mkdir, parents=True, exist_ok=True)
+    with (ctx.folder / LOCK_FILE).open("ab") as lock:
+        if await _alone(ctx, lock.fileno()):
+            await _record_alone(ctx)
+
+
+async def _alone(ctx: ActorContext, lock: int) -> bool:
+    """Wait until no other recorder writes to this folder; False if the actor was stopped first. The kernel frees it."""
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if ctx.state is not MemberState.STANDBY:
+                ctx.set_state(MemberState.STANDBY)
+            ctx.waits_for(f"{ctx.folder}: another recorder writes there")
+            if await ctx.stopped_within(LOCK_EVERY_S):
+                return False
+        else:
+            ctx.waits_for("")
+            return True
+
+
+async def _record_alone(ctx: ActorContext) -> None:
+    topology, done = ctx.bus.topology, asyncio.Event()
     logs = [
         LogRecorder(
             ctx.bus,

@@ -166,15 +166,25 @@ class RunView:
     def _why_absent(self, role: str, policy: str) -> str:
         coming = [f"{m.actor} is {m.state.value.replace('_', ' ')}" for m in self.alive(role, policy)]
         lost = [f"{m.actor} is gone" for m in self.gone.values() if m and m.role == role and policy in ("", m.policy)]
-        details = ", ".join(sorted(coming or lost))
+        details = ", ".join([*sorted(coming or lost), *self._why_not_taken(role, policy)])
         return f" ({details})" if details else ""
+
+    def _why_not_taken(self, role: str, policy: str) -> list[str]:
+        """Why the nodes that take roles by need don't take this one; those with the same reason in one part."""
+        text = f"{role}:{policy}" if policy else role
+        nodes: dict[str, list[str]] = {}
+        for member in self.alive("node"):
+            if text in member.unserved:
+                nodes.setdefault(member.unserved[text], []).append(member.node)
+        return [f"not on {', '.join(sorted(names))}: {reason}" for reason, names in nodes.items()]
 
 
 def _complaints(member: Member) -> list[str]:
     out = []
     if member.stuck_frame:
         out.append(f"{member.actor} is stuck since {duration(member.loop_lag_s)} in {member.stuck_frame}")
-    out += [f"{member.actor} isn't given {env}: {reason}" for env, reason in member.unserved.items()]
+    if member.role != "node":  # what a node can't have matters only where nobody has it
+        out += [f"{member.actor} isn't given {env}: {reason}" for env, reason in member.unserved.items()]
     if member.last_error:
         out.append(f"{member.actor}: {member.last_error}")
     return out
