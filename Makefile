@@ -9,7 +9,7 @@ STAMP  := $(VENV)/.installed
 ASYNC_IGNORED := ASYNC109,ASYNC102,ASYNC120,ASYNC119,ASYNC123
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo tiny test test-fast check docs clean
+.PHONY: help venv demo tiny test test-fast chaos check docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -35,6 +35,11 @@ test: $(STAMP) ## run all tests
 
 test-fast: $(STAMP) ## run the tests that take less than ten seconds each
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow'
+
+MINUTES ?= 10
+SEED ?= 1
+chaos: $(STAMP) ## toy runs under random kills, freezes and lost messages (MINUTES=10 SEED=1)
+	@$(BIN)/python tests/chaos.py --minutes $(MINUTES) --seed $(SEED)
 
 check: $(STAMP) ## format, lint, types, import layers, async lint
 	@$(BIN)/ruff format --check .

@@ -175,6 +175,9 @@ class BusSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ca_file: Annotated[str, _doc("who signed the server's certificate; set: nothing is sent without TLS")] = ""
     region: Annotated[Name, _doc("where this server is; part of stream names")] = "local"
     ack_wait_s: Annotated[float, _doc("a task is redelivered when it is not renewed for this long", gt=0)] = 30.0
+    answer_s: Annotated[
+        float, _doc("a publish that the server leaves unanswered for this long is sent again", gt=0)
+    ] = 5.0
     member_ttl_s: Annotated[int, _doc("an actor that is silent for this long is gone", ge=1)] = 6
     lease_s: Annotated[float, _doc("a dataflow or trainer that is silent for this long can be replaced", ge=0.5)] = 6.0
     silence_s: Annotated[float, _doc("a generation that is silent for this long is continued elsewhere", gt=0)] = 15.0

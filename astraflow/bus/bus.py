@@ -69,7 +69,7 @@ class Bus:
         Raises BusError if the server can't be reached or refuses the credentials.
         """
         check_token(producer, "producer")
-        link = Link(options, name=producer)
+        link = Link(options, name=producer, answer_s=topology.limits.answer_s)
         bus = cls(link, topology, producer=producer)
         link.on_connect = bus._on_connect
         await link.start()

@@ -18,7 +18,6 @@ from astraflow.errors import BusError
 log = logging.getLogger(__name__)
 
 PING_EVERY_S = 2.0  # a half-open connection is noticed within four times this
-ANSWER_WITHIN_S = 5.0  # requests without an answer fail after this, at the next ping
 RETRY_FIRST_S, RETRY_MOST_S = 0.05, 1.0
 
 
@@ -72,8 +71,10 @@ async def open_session(options: BusOptions, *, name: str, epoch: int) -> Session
 class Link:
     """Keeps one session alive. `run` is its only task."""
 
-    def __init__(self, options: BusOptions, *, name: str) -> None:
+    def __init__(self, options: BusOptions, *, name: str, answer_s: float = 5.0) -> None:
+        """`answer_s`: requests without an answer fail after this, at the next ping."""
         self.options = options
+        self._answer_s = answer_s
         self.name = name
         self.on_connect: Callable[[Session], Awaitable[None]] | None = None
         self.reconnects = 0
@@ -151,10 +152,10 @@ class Link:
         unanswered = 0
         while not session.lost.is_set():
             try:
-                async with asyncio.timeout(PING_EVERY_S):
+                async with asyncio.timeout(min(PING_EVERY_S, self._answer_s)):
                     await session.lost.wait()
             except TimeoutError:
-                session.expire(ANSWER_WITHIN_S)
+                session.expire(self._answer_s)
                 received = session.received
                 try:
                     await session.flush(PING_EVERY_S)

@@ -147,7 +147,9 @@ async def _pulled(session: Session, feed: Feed) -> AsyncGenerator[Raw, None]:
         status = msg.headers.get("Status") if msg.headers and not msg.data else None
         if status is None:
             tokens = AckTokens.of(msg.reply)
-            if tokens.consumer_sequence != expected:
+            if tokens.consumer_sequence < expected:  # it came twice
+                continue
+            if tokens.consumer_sequence > expected:
                 raise ConsumerLostError("a delivery is missing")
             expected, left = expected + 1, left - 1
             yield Raw(Stored(msg.subject, tokens.stream_sequence, msg.headers or {}, msg.data), tokens.pending)
@@ -158,6 +160,8 @@ async def _pulled(session: Session, feed: Feed) -> AsyncGenerator[Raw, None]:
             left -= int(headers["Nats-Pending-Messages"])
         elif status != "100":
             raise NoAnswerError(f"reader of {feed.pulls_by}: status {status}")
+        elif int((msg.headers or {}).get("Nats-Last-Consumer", 0)) >= expected:  # lost, and none came behind it
+            raise ConsumerLostError("the last delivery is missing")
 
 
 async def _next(session: Session, feed: Feed) -> "Msg":

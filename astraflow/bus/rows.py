@@ -29,6 +29,7 @@ class Limits:
     max_events_bytes: int = 64 << 20
     max_dead_letters_bytes: int = 64 << 20
     ack_wait_s: float = 30.0
+    answer_s: float = 5.0  # a request to the server without an answer for this long is sent again
     max_message_bytes: int = 512 << 10  # larger messages are split; the server's max_payload may lower it
     replicas: int = 1
 

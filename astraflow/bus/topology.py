@@ -144,6 +144,7 @@ def topology_of(config: RunConfig) -> Topology:
         max_episodes_bytes=config.bus.max_episodes_bytes,
         max_weights_bytes=config.bus.max_weights_bytes,
         ack_wait_s=config.bus.ack_wait_s,
+        answer_s=config.bus.answer_s,
     )
     return Topology(
         run=config.run.name, region=config.bus.region, envs=config.envs, policies=config.policies, limits=limits

@@ -38,6 +38,31 @@ async def test_a_lost_accepted_loses_nothing(nats_server: EmbeddedServer, tmp_pa
         assert (done.tokens.tolist(), done.attempts) == ([10, 11], 1)
 
 
+async def test_a_request_that_was_taken_without_a_word_is_sent_again(
+    nats_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    async with context(nats_server, tmp_path, role="rollout") as ctx, asked(ctx) as answer:
+        peer = Peer(ctx.bus, "a")
+        await peer.next_request()  # all that it says of it is lost
+        async with asyncio.timeout(10):  # the TTL is 20 s
+            again = await peer.next_request()
+            assert again.attempt == 1
+            await peer.tokens(again, 0, 10, end="stop")
+            assert (await answer).tokens.tolist() == [10]
+
+
+async def test_a_chunk_that_comes_twice_changes_nothing(nats_server: EmbeddedServer, tmp_path: Path) -> None:
+    async with context(nats_server, tmp_path, role="rollout") as ctx, asked(ctx) as answer:
+        peer = Peer(ctx.bus, "a")
+        request = await peer.next_request()
+        for position in (0, 0, 1, 0, 1):
+            await peer.tokens(request, position, 10 + position)
+        await peer.tokens(request, 2, 12, end="stop")
+        async with asyncio.timeout(5):
+            done = await answer
+        assert (done.tokens.tolist(), done.attempts) == ([10, 11, 12], 1)
+
+
 async def test_a_replica_that_goes_on_with_a_forgotten_request_is_told_once(
     nats_server: EmbeddedServer, tmp_path: Path
 ) -> None:

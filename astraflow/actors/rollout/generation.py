@@ -1,9 +1,9 @@
 """The requester's side of a generation: a supervised stream that survives its replica (DESIGN §5).
 
     queued ──first chunk──▶ streaming ──finish──▶ done
-      ▲  └─TTL passed,─┐       │
-      │    queue lost  │       │
-      └────────────────┴───────┴ silence, goodbye, gap: attempt + 1 with the tokens so far
+      ▲  └─TTL passed, queue lost,─┐   │
+      │    gone without a word     │   │
+      └────────────────────────────┴───┴ silence, goodbye, gap: attempt + 1 with the tokens so far
 
 It knows tokens only, no text and no episodes. Invariant: tokens handed out are contiguous and each comes from the one
 replica that this attempt belongs to; whatever another one sends is dropped and cancelled.
@@ -71,7 +71,7 @@ class _Stream:
 
     call: Call
     attempt: int = 0
-    queued: bool = False  # this attempt is stored in the queue
+    queued: int = 0  # this attempt's place in the queue; 0 = it isn't stored yet
     replica: str = ""  # "" until a replica's chunk has claimed the attempt for it
     tokens: list[NDArray[np.int32]] = field(default_factory=list)  # per chunk
     logprobs: list[NDArray[np.float32]] = field(default_factory=list)
@@ -92,6 +92,8 @@ class _Stream:
         elif chunk.kind is ChunkKind.REFUSED:
             self.error = chunk.error
         elif chunk.kind is ChunkKind.TOKENS and chunk.tokens is not None and chunk.logprobs is not None:
+            if chunk.position + chunk.tokens.shape[0] <= self.count:
+                return  # it came twice
             if chunk.position != self.count:
                 self.broken = f"gap: token {chunk.position} after {self.count}"
             else:
@@ -115,8 +117,15 @@ class _Stream:
     def restart(self) -> None:
         """Begin the next attempt with what is there."""
         self.attempt += 1
-        self.queued, self.replica, self.broken = False, "", ""
+        self.queued, self.replica, self.broken = 0, "", ""
         self.changed.clear()
+
+
+async def _until_set(event: asyncio.Event, within_s: float) -> None:
+    event.clear()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(within_s):
+            await event.wait()
 
 
 def _joined(pieces: list[NDArray[T]], dtype: type[T]) -> NDArray[T]:
@@ -242,7 +251,7 @@ class GenerationClient:
         try:
             while not stream.finish_reason:
                 await self._send(request_id, stream)
-                await self._supervise(stream)
+                await self._supervise(request_id, stream)
                 if stream.error:
                     raise EngineError(f"policy {call.policy} refused {call.id}: {stream.error}")
                 if stream.broken:
@@ -278,7 +287,7 @@ class GenerationClient:
             stop_token_ids=call.sampling.stop_token_ids,
             ignore_eos=call.sampling.ignore_eos,
         )
-        ttl_s = self._ctx.config.bus.request_ttl_s
+        ttl_s, msg_id = self._ctx.config.bus.request_ttl_s, f"{request_id}@{stream.attempt}"
         request = GenRequest(
             id=request_id,
             attempt=stream.attempt,
@@ -293,27 +302,35 @@ class GenerationClient:
             cohort_size=call.cohort_size if stream.attempt == 0 else 0,
             expires_at=time.time() + ttl_s,
         )
-        await self._bus.publish(
-            self._bus.topology.gen(call.policy),
-            request,
-            msg_id=f"{request_id}@{stream.attempt}",
-            ttl_s=ttl_s,
-            deadline_s=None,
+        ack = await self._bus.publish(
+            self._bus.topology.gen(call.policy), request, msg_id=msg_id, ttl_s=ttl_s, deadline_s=None
         )
-        stream.queued = True
+        stream.queued = ack.sequence
 
-    async def _supervise(self, stream: _Stream) -> None:
+    async def _supervise(self, request_id: str, stream: _Stream) -> None:
         """Return when the attempt has finished, failed, or must be continued elsewhere."""
         silence_s = self._ctx.config.bus.silence_s
-        patience_s = self._ctx.config.bus.request_ttl_s  # until accepted, waiting is queueing
-        waiting_since = time.monotonic()
+        looked_at, gone = time.monotonic(), False  # at the queue: until accepted, waiting is queueing
         while not stream.settled:
-            last = stream.last_heard if stream.replica else waiting_since
-            left_s = last + (silence_s if stream.replica else patience_s) - time.monotonic()
-            if left_s <= 0:
-                stream.fail("silence" if stream.replica else "not accepted in time")
-                return
-            stream.changed.clear()
-            with contextlib.suppress(TimeoutError):  # tokens that came meanwhile have moved `last_heard`
-                async with asyncio.timeout(left_s):
-                    await stream.changed.wait()
+            left_s = (stream.last_heard if stream.replica else looked_at) + silence_s - time.monotonic()
+            if left_s > 0:
+                await _until_set(stream.changed, left_s)  # tokens that came meanwhile have moved `last_heard`
+            elif stream.replica:
+                stream.fail("silence")
+            elif gone:
+                stream.fail("it left the queue, and nobody was heard")
+            else:
+                gone = not await self._is_queued(request_id, stream)
+                looked_at = time.monotonic()
+
+    async def _is_queued(self, request_id: str, stream: _Stream) -> bool:
+        """Whether the queue still has the attempt; the server removes it when its TTL has passed.
+
+        One that is gone was taken, and what the replica said may have been lost: chunks are sent once, into whatever
+        connection there is.
+        """
+        try:
+            entry = await self._bus.log_entry(self._bus.topology.gen_requests, stream.queued)
+        except (BusError, MessageError):  # the queue was lost with the server's memory, or something else is there
+            return False
+        return entry is not None and entry.cursor.message_id == f"{request_id}@{stream.attempt}"
