@@ -12,9 +12,9 @@ Every round is a run of its own, of real processes over a finite list of tasks. 
     node      another machine's node joins; the one that is there is killed
     up        kill −9 of `astraflow up` with all its processes, and `up` again
 
-Each fault is a line. At the end the run must be as if nothing had happened (`FiniteRun.broken`), exit code 0, no process
-left and no temporary file; and after every fault there must be a next step within RECOVERY_S. A round that breaks one of
-these says which, with the seed that repeats it, and the exit code is 1.
+Each fault is a line. At the end the run must be as if nothing had happened (`FiniteRun.broken`): exit code 0, no
+process left and no temporary file; and after every fault there must be a next step within RECOVERY_S. A round that
+breaks one of these says which, with the seed that repeats it, and the exit code is 1.
 """
 
 import argparse
