@@ -58,10 +58,10 @@ async def kill(server: EmbeddedServer) -> None:
 
 
 @asynccontextmanager
-async def server_with(config: str, folder: Path) -> AsyncIterator[str]:
+async def server_with(config: str, folder: Path, *, jetstream: bool = True) -> AsyncIterator[str]:
     """A nats-server with a configuration of the test's own (without `listen` and `store_dir`); yields its url."""
     port = free_port("127.0.0.1")
-    _write_config(folder, port, config)
+    _write_config(folder, port, config, jetstream=jetstream)
     process = await asyncio.create_subprocess_exec(find_binary(), "-c", str(folder / "conf"), "-l", str(folder / "log"))
     try:
         await eventually(lambda: _listens(port))
@@ -71,9 +71,9 @@ async def server_with(config: str, folder: Path) -> AsyncIterator[str]:
         await process.wait()
 
 
-def _write_config(folder: Path, port: int, config: str) -> None:
+def _write_config(folder: Path, port: int, config: str, *, jetstream: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    store = f'jetstream {{ store_dir: "{folder}/store" }}'
+    store = f'jetstream {{ store_dir: "{folder}/store" }}' if jetstream else ""
     (folder / "conf").write_text(f'listen: "127.0.0.1:{port}"\n{store}\n{config}\n')
 
 

@@ -20,16 +20,17 @@ from astraflow.bus.claims import Claims
 from astraflow.bus.core import CoreFeed, open_core_feed
 from astraflow.bus.deadletters import DeadLetter, DeadLetters
 from astraflow.bus.ensure import ensure
-from astraflow.bus.faults import LinkLostError
+from astraflow.bus.faults import DeniedError, LinkLostError
 from astraflow.bus.kv import Kv, KvEntry, KvUpdate
 from astraflow.bus.link import Link
 from astraflow.bus.log import Cursor, LogEntry, Logs
 from astraflow.bus.parts import Parts
-from astraflow.bus.publish import PublishAck, Publisher, read_stored
+from astraflow.bus.publish import NO_ANSWER_YET, PublishAck, Publisher, read_stored
 from astraflow.bus.queue import WorkQueue, open_queue
 from astraflow.bus.reader import LogState
 from astraflow.bus.retry import until_answered
 from astraflow.bus.runs import read_runs
+from astraflow.bus.serverinfo import check_server
 from astraflow.bus.session import Session
 from astraflow.bus.topology import Topology, check_token
 from astraflow.bus.trust import BusOptions
@@ -54,10 +55,11 @@ class Bus:
         self._ensured = False
         self._ids = itertools.count()
         size = topology.limits.max_message_bytes
-        self._publisher = Publisher(link, self.counters)
+        relief = {row.stream: row.relief for row in topology.rows}
+        self._publisher = Publisher(link, self.counters, relief=relief)
         self._parts = Parts(link, self._publisher, max_message_bytes=size)
         self._claims = Claims(link, topology, self._publisher, self._parts)
-        self._dead_letters = DeadLetters(topology, self._publisher, self.counters)
+        self._dead_letters = DeadLetters(link, topology, self._publisher, self.counters)
         self._logs = Logs(link, topology, self._claims, self._dead_letters)
         self._kv = Kv(link, topology, self._publisher, self._dead_letters, producer=producer)
 
@@ -66,7 +68,7 @@ class Bus:
     async def connect(cls, options: BusOptions, topology: Topology, *, producer: str) -> "AsyncIterator[Bus]":
         """A connected bus. `producer` names this process: letters, digits, '-' and '_'.
 
-        Raises BusError if the server can't be reached or refuses the credentials.
+        Raises BusError if the server can't be reached, refuses the credentials, is too old or has no JetStream.
         """
         check_token(producer, "producer")
         link = Link(options, name=producer, answer_s=topology.limits.answer_s)
@@ -74,6 +76,7 @@ class Bus:
         link.on_connect = bus._on_connect
         await link.start()
         try:
+            await check_server(link, topology)
             async with Background() as background:
                 background.start(link.run())
                 yield bus
@@ -94,6 +97,10 @@ class Bus:
     def reconnects(self) -> int:
         """How often the connection was made anew."""
         return self._link.reconnects
+
+    def waiting(self) -> tuple[str, float]:
+        """What can't be stored and why, and since when (unix seconds); "" if nothing waits. From any thread."""
+        return self._publisher.waits.sentence()
 
     async def reconnected(self, since: int) -> int:
         """Waits until `reconnects` is over `since`; returns it. Streams that live in memory may have been lost."""
@@ -230,6 +237,17 @@ class Bus:
     async def kv_delete(self, key: str) -> None:
         """Nothing happens if the key is absent."""
         await self._kv.delete(key)
+
+    async def why_not_stored(self, within_s: float) -> str:
+        """Try whether the server stores anything; why it doesn't, or "". Leaves a mark that expires in a second."""
+        try:
+            await self._kv.probe(within_s)
+        except DeniedError:
+            return ""  # it isn't for us to try
+        except BusError as exc:
+            reason = str(exc).partition(" s: ")[2]
+            return reason if reason and reason != NO_ANSWER_YET else "it does not answer; is its disk full? see its log"
+        return ""
 
     async def kv_list(self, prefix: str) -> dict[str, KvEntry]:
         """Keys below `prefix`, as they are now: "member." is every key that starts so, "run" that one key."""

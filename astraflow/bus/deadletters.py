@@ -8,6 +8,8 @@ import logging
 from collections import Counter
 from dataclasses import dataclass
 
+from astraflow.bus.link import Link
+from astraflow.bus.parts import part_size
 from astraflow.bus.publish import Publisher, Stored
 from astraflow.bus.topology import Topology
 from astraflow.errors import BusError
@@ -38,7 +40,8 @@ class DeadLetter:
 class DeadLetters:
     """Stores and counts dead letters."""
 
-    def __init__(self, topology: Topology, publisher: Publisher, counters: Counter[str]) -> None:
+    def __init__(self, link: Link, topology: Topology, publisher: Publisher, counters: Counter[str]) -> None:
+        self._link = link
         self._topology = topology
         self._publisher = publisher
         self._counters = counters
@@ -52,7 +55,7 @@ class DeadLetters:
         try:
             await self._publisher.store(
                 self._topology.dead_letter(kind),
-                data[:MAX_BYTES],
+                data[: part_size(self._link, MAX_BYTES)],
                 stream=self._topology.dead_letters,
                 msg_id=f"dead/{stream}/{sequence}",
                 headers={REASON: one_line, SUBJECT: subject, SEQUENCE: str(sequence)},

@@ -18,9 +18,11 @@ from astraflow.bus.claims import ttl_header
 from astraflow.bus.deadletters import DeadLetters
 from astraflow.bus.faults import ApiError, LinkLostError, NoAnswerError
 from astraflow.bus.link import Link
+from astraflow.bus.parts import part_size
 from astraflow.bus.publish import Publisher, Stored, read_stored
 from astraflow.bus.reader import ConsumerLostError, consume
 from astraflow.bus.retry import RETRY_S, until_answered
+from astraflow.bus.rows import PROBE_KEY
 from astraflow.bus.topology import Topology
 from astraflow.errors import FencedError, MessageError
 from astraflow.messages import Decoded, Message, encode
@@ -52,6 +54,7 @@ class KvUpdate:
     key: str
     message: Any | None
     revision: int
+    sent_at: float = 0.0  # unix seconds, by its producer's clock; 0 for what is gone
 
 
 def _is_marker(stored: Stored) -> bool:
@@ -100,6 +103,11 @@ class Kv:
         """Watchers hear of it. Nothing happens if the key is absent."""
         headers = {OPERATION: "DEL", **ttl_header(DELETE_MARKER_TTL_S)}
         await self._store(key, b"", f"kv/{uuid.uuid4()}", None, headers, DEADLINE_S)
+
+    async def probe(self, deadline_s: float) -> None:
+        """Store a mark that nobody reads and that expires in a second. Raises BusError if the server doesn't store."""
+        headers = {OPERATION: "DEL", **ttl_header(1.0)}
+        await self._store(PROBE_KEY, b"", f"kv/{uuid.uuid4()}", None, headers, deadline_s)
 
     async def entries(self, prefix: str) -> dict[str, KvEntry]:
         """The keys below `prefix` (see `watch`), as they are now. Malformed values are skipped and counted."""
@@ -166,7 +174,7 @@ class Kv:
         if _is_marker(stored):
             return KvUpdate(key, None, stored.sequence) if known.pop(key, None) is not None else None
         try:
-            message = self._admit(stored).message
+            envelope, message = self._admit(stored)
         except MessageError as exc:
             await self._dead_letters.add(
                 stream=self._topology.kv, subject=stored.subject, sequence=stored.sequence, data=stored.data,
@@ -174,7 +182,7 @@ class Kv:
             )  # fmt: skip
             return None
         known[key] = stored.sequence
-        return KvUpdate(key, message, stored.sequence)
+        return KvUpdate(key, message, stored.sequence, envelope.sent_at)
 
     def _admit(self, stored: Stored) -> Decoded:
         """Raises MessageError for what isn't a value of its key."""
@@ -195,8 +203,12 @@ class Kv:
         deadline_s: float | None,
     ) -> int:
         subject = self._topology.kv_subject(key)
-        if len(data) > self._topology.limits.max_message_bytes:
-            raise MessageError(f"value of {len(data)} bytes for KV key {key} is over max_message_bytes")
+        most = part_size(self._link, self._topology.limits.max_message_bytes)
+        if len(data) > most:  # values aren't split: each is one message that replaces the one before
+            raise MessageError(
+                f"value of {len(data)} bytes for KV key {key} is over max_message_bytes or the server's "
+                f"max_payload: {most} bytes fit"
+            )
         try:
             ack = await self._publisher.store(
                 subject, data, stream=self._topology.kv, msg_id=msg_id, headers=headers, expected=expected,

@@ -6,10 +6,11 @@ server has stored the message; a full stream makes the caller wait; what can't s
 
 import asyncio
 import base64
+import itertools
 import logging
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -17,6 +18,7 @@ import msgspec
 from astraflow.bus.faults import ApiError, LinkLostError, NoAnswerError
 from astraflow.bus.link import Link
 from astraflow.bus.session import Session
+from astraflow.bus.waits import Waits
 from astraflow.bus.window import Window
 from astraflow.errors import BusError, FencedError
 
@@ -33,6 +35,7 @@ DUPLICATE_IN_BATCH = 10201
 BATCH_RETRY = frozenset({10176, 10210})  # incomplete (timed out), too many under way
 RETRY_FIRST_S, RETRY_MOST_S = 0.02, 0.5
 WARN_FIRST_S = 10.0  # a publish that waits this long says so, then after twice as long
+NO_ANSWER_YET = "no answer yet"
 WINDOW_BYTES = 8 << 20  # publishes under way
 
 
@@ -110,9 +113,13 @@ def parse_headers(raw: bytes) -> dict[str, str]:
 class Publisher:
     """Publishes for everybody in this process, in one bounded window."""
 
-    def __init__(self, link: Link, counters: Counter[str]) -> None:
+    def __init__(self, link: Link, counters: Counter[str], *, relief: Mapping[str, str]) -> None:
+        """`relief`: by stream, who makes room in it or how its bound is raised."""
         self._link = link
         self._counters = counters
+        self._relief = relief
+        self._numbers = itertools.count()
+        self.waits = Waits()
         self._window = Window(WINDOW_BYTES)
 
     async def store(
@@ -149,7 +156,7 @@ class Publisher:
 
     async def persist(self, size_bytes: int, attempt: Attempt, *, what: str, deadline_s: float | None) -> PublishAck:
         """Run `attempt(session)` until it returns, fails for good, or the deadline passes."""
-        wait_s, reason = RETRY_FIRST_S, "no answer yet"
+        wait_s, reason, number = RETRY_FIRST_S, NO_ANSWER_YET, next(self._numbers)
         loop = asyncio.get_running_loop()
         start_s, warn_after_s = loop.time(), WARN_FIRST_S
         try:
@@ -164,6 +171,7 @@ class Publisher:
                         continue  # session() waits for the next one
                     except (NoAnswerError, _FullError) as exc:
                         reason = str(exc)
+                    self.waits.note(number, what, reason)
                     self._counters[f"publish.waits.{reason.partition(':')[0]}"] += 1
                     if loop.time() - start_s > warn_after_s:
                         warn_after_s *= 2
@@ -172,6 +180,8 @@ class Publisher:
                     wait_s = min(2 * wait_s, RETRY_MOST_S)
         except TimeoutError as exc:
             raise BusError(f"{what} isn't stored after {deadline_s:g} s: {reason}") from exc
+        finally:
+            self.waits.end(number)
 
     def acked(self, data: bytes, subject: str) -> PublishAck:
         """The server's answer to a publish as a result or an exception."""
@@ -187,7 +197,8 @@ class Publisher:
         if error.err_code in WRONG_SEQUENCE or error.err_code == DUPLICATE_IN_BATCH:
             raise ConflictError(error.err_code, error.description)
         if error.err_code == STORE_FAILED and "maximum" in error.description:
-            raise _FullError(f"stream {answer.stream} is full: {error.description}")
+            relief = self._relief.get(answer.stream, "")
+            raise _FullError(f"stream {answer.stream} is full: {error.description}{relief and f'; {relief}'}")
         if error.err_code in NO_STORAGE:
             raise _FullError(
                 f"nats-server has no room left: {error.description}; free disk space or raise its max_file_store"

@@ -4,14 +4,15 @@ Pure: no I/O, no keys (`secure.py`). Admin, dataflow and trainer keep the run's 
 The other roles are guests in a second account that is joined to the first by a few service imports. That border is
 needed because nats-server doesn't check the *reply* subject of a request: in one account, a rollout could have the
 server "answer" into the weights. A guest's answers stay on the guests' side (tests/bus/test_secure.py).
-Invariant: no guest can write weights, samples, tasks, decisions, snapshots, or a key other than member.* and drain.*.
+Invariant: no guest can write weights, samples, tasks, decisions, snapshots, or a key other than member.*, drain.* and
+probe.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from astraflow.bus.rows import PART
+from astraflow.bus.rows import PART, PROBE_KEY
 from astraflow.bus.topology import Topology
 
 API = "$JS.API"
@@ -74,6 +75,7 @@ def _everybody(names: Topology) -> tuple[str, ...]:
         f"{API}.DIRECT.GET.>",
         *_reader(names.kv),
         f"{names.kv_prefix}member.*",
+        f"{names.kv_prefix}{PROBE_KEY}",
         *_whole_and_parts(f"{names.root}.event.*"),
         *_whole_and_parts(f"{names.root}.metric.*"),
         f"{names.root}.dead.*",

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 DAY_S = 86_400.0
 DUPLICATE_WINDOW_S = 600.0  # longer than any retry of a publish
+PROBE_KEY = "probe"  # of the KV bucket: written to see whether the server stores, read by nobody
 PART = "part"  # token between a subject and the digest of one of its parts
 
 
@@ -81,7 +82,16 @@ class Row:
     max_bytes: int = 0
     max_age_s: float = 0.0
     marker_ttl_s: float = 0.0  # how long the server says that a key has expired
+    bound_key: str = ""  # the run file's key for the bound that pushes back
     consumers: tuple[Consumer, ...] = ()
+
+    @property
+    def relief(self) -> str:
+        """Who makes room when it pushes back, and which key allows more; "" if it doesn't push back."""
+        if not self.push_back:
+            return ""
+        more = f", or raise {self.bound_key}" if self.bound_key else ""
+        return f"room comes when {self.released} (read by {self.reader}){more}"
 
 
 def build_rows(names: "Topology") -> tuple[Row, ...]:
@@ -97,7 +107,7 @@ def build_rows(names: "Topology") -> tuple[Row, ...]:
         Row(
             kind=Kind.TASKS, stream=names.tasks, subjects=(f"{root}.task.*", f"{root}.task.*.eval"), parts=(),
             message="Task", producer="dataflow", reader="rollout", released="its terminal Episode is stored",
-            queue=True, max_per_subject=limits.max_tasks, consumers=(*tasks, *evals),
+            queue=True, max_per_subject=limits.max_tasks, bound_key="bus.max_tasks", consumers=(*tasks, *evals),
         ),
         Row(
             kind=Kind.GEN, stream=names.gen_requests, subjects=(f"{root}.gen.*.any",), parts=(),
@@ -109,6 +119,7 @@ def build_rows(names: "Topology") -> tuple[Row, ...]:
             kind=Kind.EPISODES, stream=names.episodes, subjects=(f"{root}.episode.*",),
             parts=(f"{root}.episode.*.{PART}.*",), message="Episode", producer="rollout",
             reader="dataflow by cursor; recorder, users", atomic=True, max_bytes=limits.max_episodes_bytes,
+            bound_key="bus.max_episodes_bytes",
             released="below dataflow's snapshot and every episode still referred to",
         ),
         Row(
@@ -169,5 +180,6 @@ def _policy_rows(names: "Topology", policy: str) -> tuple[Row, ...]:
             message="Manifest", producer="that policy's trainer", reader="policy replicas, region mirrors",
             atomic=True,
             released="below the older of the two newest fulls", max_bytes=names.limits.max_weights_bytes,
+            bound_key="bus.max_weights_bytes",
         ),
     )  # fmt: skip

@@ -26,6 +26,7 @@ STOP_WITHIN_S = 5.0
 PROBE_EVERY_S = 0.005
 PROBE_WITHIN_S = 0.5
 PORT_TRIES = 5
+NO_STORE_BOUND = 1 << 50  # streams reserve their bounds, which a small disk may never come to
 _PR_SET_PDEATHSIG = 1
 
 _CONFIG = """\
@@ -146,7 +147,7 @@ class EmbeddedServer:
             name=f"astraflow-{secrets.token_hex(4)}",
             security=self._security or f'authorization {{ token: "{self.token}" }}',
             store=store,
-            max_store_bytes=self._max_store_bytes or shutil.disk_usage(self.folder).total,
+            max_store_bytes=self._max_store_bytes or NO_STORE_BOUND,
             log=self.log_file.resolve(),
             pid=self.folder.resolve() / "pid",
         )

@@ -61,6 +61,11 @@ class Session:
         """What the server takes in one message, headers included."""
         return self._client.max_payload
 
+    @property
+    def server(self) -> dict[str, Any]:
+        """What the server said of itself when it was connected to: `version`, `jetstream`, `max_payload`, …"""
+        return self._client._server_info
+
     async def start(self) -> None:
         """Listen for replies. Raises DeniedError if the credentials don't even allow that."""
         subject = f"{self._inbox}.r.*"
@@ -186,7 +191,11 @@ class Session:
         limit = time.monotonic() - after_s
         for waiting in list(self._waiting.values()):
             if waiting.sent_s < limit and not waiting.future.done():
-                waiting.future.set_exception(NoAnswerError(f"no answer on {waiting.subject} within {after_s:g} s"))
+                waiting.future.set_exception(
+                    NoAnswerError(
+                        f"no answer on {waiting.subject} within {after_s:g} s: is nats-server's disk full? see its log"
+                    )
+                )
 
     def end(self, why: str) -> None:
         """Fail everything that waits. Idempotent."""

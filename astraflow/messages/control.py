@@ -38,6 +38,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     last_error: str = ""
     unserved: dict[str, str] = {}  # environments that it can't run, or roles that a node can't have: why
     roles: tuple[str, ...] = ()  # of a node: what it has or is starting, like --role, e.g. "policy:solver"
+    blocked: str = ""  # what it can't store on the bus, and why; "" = nothing
+    blocked_since: float = 0.0  # unix seconds
 
 
 class Drain(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,15 +12,17 @@ from pathlib import Path
 import pytest
 
 from astraflow.actors.base.context import ActorContext
+from astraflow.actors.base.diskfull import DiskFullError
 from astraflow.actors.base.metrics import RECORDER_EPISODES
 from astraflow.actors.dataflow.recorded import recorded_floor
 from astraflow.actors.recorder import actor as recorder
-from astraflow.actors.recorder.jsonl import DiskFullError, JsonLines
+from astraflow.actors.recorder.jsonl import JsonLines
 from astraflow.actors.recorder.summary import Summary, read_summary
 from astraflow.actors.view.lines import read_episodes, read_metrics
 from astraflow.bus import Bus, Cursor, EmbeddedServer
 from astraflow.messages import Event, Member, MemberState, Progress, Reason
 from tests.actors.run_in_progress import CONFIG, RECORD, episode, evaluation, member, running_bus, train
+from tests.support import eventually
 
 LIMIT_S = 30.0  # for waiting; reached only when something is broken
 
@@ -204,7 +206,7 @@ async def start_process(server: EmbeddedServer, folder: Path, *, limit_bytes: in
     command = [sys.executable, "-m", "astraflow.actors", "--role", "recorder", "--name", "recorder-n-0"]
     command += ["--run", "demo", "--url", server.url, "--token-file", str(token), "--folder", str(folder / "run")]
     if limit_bytes:
-        command = ["prlimit", f"--fsize={limit_bytes}", *command]
+        command = ["prlimit", f"--fsize={limit_bytes}:unlimited", *command]
     return await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
 
 
@@ -237,20 +239,56 @@ async def test_a_killed_recorder_repeats_and_skips_no_line(tmp_path: Path) -> No
         assert summary_in(tmp_path / "run").policies["solver"].trained_tokens == 100 * published
 
 
-async def test_a_full_disk_is_an_event_and_ends_the_process_for_good(tmp_path: Path) -> None:
+async def test_a_full_disk_is_an_event_and_recording_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    async with running_bus(tmp_path) as (server, bus):
+        process = await start_process(server, tmp_path, limit_bytes=20_000)
+        async with asyncio.timeout(LIMIT_S):
+            for step in range(1, 200):
+                await bus.metrics(train(step))
+            event = await first_event(bus, "disk-full")
+            assert event.text.startswith("no room for ")
+            assert "free some space there: the run goes on" in event.text
+            await eventually(lambda: last_error(bus, event.text), within_s=10)
+            await set_limit(process.pid, "unlimited")
+            await eventually(lambda: lines_in(metrics) == 199, within_s=20)
+            await eventually(lambda: last_error(bus, ""), within_s=10)
+            process.send_signal(signal.SIGTERM)
+            assert await process.wait() == 0
+        assert [m.step for m in read_metrics(metrics)] == list(range(1, 200))
+
+
+async def test_a_drain_does_not_wait_for_room(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     async with running_bus(tmp_path) as (server, bus):
         process = await start_process(server, tmp_path, limit_bytes=20_000)
         async with asyncio.timeout(LIMIT_S):
             for step in range(1, 200):
                 await bus.metrics(train(step))
-            assert await process.wait() == 3  # a mistake of the user: a restart won't help
+            await first_event(bus, "disk-full")
+            process.send_signal(signal.SIGTERM)
+            assert await process.wait() == 3
             assert process.stderr is not None
-            last = (await process.stderr.read()).decode().splitlines()[-1]
-            entries = bus.read_log(bus.topology.events, follow=False)
-            texts = [e.message.text async for e in entries if e.message.name == "disk-full"]
-        assert last.startswith("no room for ")
-        assert "metrics.jsonl" in texts[0]
+            assert (await process.stderr.read()).decode().splitlines()[-1].startswith("no room for ")
+
+
+async def first_event(bus: Bus, name: str) -> Event:
+    async for entry in bus.read_log(bus.topology.events):
+        if entry.message.name == name:
+            return entry.message
+    raise AssertionError
+
+
+async def last_error(bus: Bus, text: str) -> bool:
+    """Whether the record of the recorder says exactly this last error."""
+    entry = await bus.kv_get("member.recorder-n-0")
+    return entry is not None and entry.message.last_error == text
+
+
+async def set_limit(pid: int, limit: str) -> None:
+    process = await asyncio.create_subprocess_exec("prlimit", "--pid", str(pid), f"--fsize={limit}:unlimited")
+    assert await process.wait() == 0
 
 
 def lines_in(path: Path) -> int:

@@ -20,6 +20,8 @@ from astraflow.messages import Member, MemberState, RunRecord
 
 T = TypeVar("T")
 
+BLOCKED_AFTER_S = 2.0  # a publish that waits for longer is worth a sentence
+
 
 @dataclass(kw_only=True)
 class ActorContext:
@@ -101,6 +103,9 @@ class ActorContext:
     def member(self, *, loop_lag_s: float = 0.0, stuck_frame: str = "") -> Member:
         """The presence record as of now."""
         sentence, since = self._waiting
+        blocked, blocked_since = self.bus.waiting()
+        if time.time() - blocked_since < BLOCKED_AFTER_S:
+            blocked, blocked_since = "", 0.0
         return Member(
             actor=self.name,
             role=self.role,
@@ -118,4 +123,6 @@ class ActorContext:
             last_error=self.last_error,
             unserved=dict(self.unserved),
             roles=self.roles,
+            blocked=blocked,
+            blocked_since=blocked_since,
         )

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from types import TracebackType
 
 from astraflow.actors.base.context import ActorContext
@@ -55,8 +56,12 @@ class LoopClock:
 class Heartbeat:
     """Context manager that keeps an actor's member record alive from a second thread and connection."""
 
-    def __init__(self, ctx: ActorContext, options: BusOptions) -> None:
+    def __init__(self, ctx: ActorContext, options: BusOptions, *, tell: Callable[[str], None] | None = None) -> None:
+        """`tell` gets a sentence, on the running loop, when presence can't be stored and when it can again."""
         self._ctx = ctx
+        self._tell = tell
+        self._loop = asyncio.get_running_loop()
+        self._unheard = False
         self._options = options
         self._clock = LoopClock(asyncio.get_running_loop())
         self._thread_loop = asyncio.new_event_loop()
@@ -86,7 +91,7 @@ class Heartbeat:
             try:
                 await self._beat()
             except BusError as exc:
-                _log.warning("heartbeat ends its connection", extra={"actor": self._ctx.name, "error": str(exc)})
+                self._note(str(exc))
                 await self._pause(MAX_PERIOD_S)
 
     async def _beat(self) -> None:
@@ -98,12 +103,27 @@ class Heartbeat:
                 member = ctx.member(loop_lag_s=lag_s, stuck_frame=frame)
                 try:
                     await bus.kv_put(f"member.{ctx.name}", member, ttl_s=ttl_s, deadline_s=ttl_s)  # it is old then
+                    self._note("")
                     await self._tell_if_stuck(bus, lag_s, frame)
                 except BusError as exc:
-                    _log.warning("heartbeat not heard", extra={"actor": ctx.name, "error": str(exc)})
+                    self._note(str(exc))
                 await self._pause(min(ttl_s / 3, MAX_PERIOD_S))
             ctx.set_state(MemberState.GONE)
             await bus.kv_put(f"member.{ctx.name}", ctx.member(), ttl_s=ttl_s, deadline_s=GOODBYE_S)
+
+    def _note(self, error: str) -> None:
+        """Say it when the server stops storing our presence, and when it goes on; the log has every failure."""
+        if error:
+            _log.info("heartbeat not heard", extra={"actor": self._ctx.name, "error": error})
+        if bool(error) == self._unheard:
+            return
+        self._unheard = bool(error)
+        why = error.partition(" s: ")[2] or error
+        text = f"nats-server stores nothing: {why}" if error else "nats-server stores again"
+        if self._tell is not None:
+            self._loop.call_soon_threadsafe(self._tell, text)
+        else:
+            _log.warning("storage", extra={"actor": self._ctx.name, "text": text})
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):

@@ -69,7 +69,7 @@ async def supervise(
     tell_roles()
     stopper.attach(drain=orders.drain_node, kill=supervisor.kill)
     over = asyncio.Event()
-    async with Heartbeat(ctx, options), asyncio.TaskGroup() as group:
+    async with Heartbeat(ctx, options, tell=report), asyncio.TaskGroup() as group:
         ctx.set_state(MemberState.READY)
         group.create_task(_view(view, over, console))
         followed = (orders.follow_run(), orders.follow_drains(), orders.follow_preemption(preemption))

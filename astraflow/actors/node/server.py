@@ -1,6 +1,7 @@
-"""The run's own nats-server: started, started again on the same port when it dies, stopped last.
+"""The run's own nats-server: started, started again on the same port when it dies or its disk was full, stopped last.
 
-`astraflow.bus.EmbeddedServer` is one life of it; this is the supervision.
+`astraflow.bus.EmbeddedServer` is one life of it; this is the supervision. A nats-server whose disk was full once stores
+nothing more, and answers nothing, until it is started again: so it is, as soon as there is room.
 """
 
 import asyncio
@@ -9,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from astraflow.actors.node.disk import Disk
 from astraflow.actors.node.supervisor import RESTART_WINDOW_S, describe_exit
 from astraflow.bus import EmbeddedServer
 from astraflow.errors import BusError
@@ -26,7 +28,7 @@ async def embedded_server(
         folder: its store, token and log.
         port: 0 = a free one, which it keeps over restarts.
         max_restarts: in ten minutes, before the body is cancelled with BusError.
-        report: called with a sentence when it is started again.
+        report: called with a sentence when it is started again, and when its disk fills up.
     Raises: BusError: port taken, folder in use, disk full; inside an exception group if it happens later.
     """
     server = EmbeddedServer(folder, host=host, port=port)
@@ -46,21 +48,43 @@ async def embedded_server(
 class _Keeper:
     def __init__(self, server: EmbeddedServer, *, max_restarts: int, report: Callable[[str], None]) -> None:
         self.server = server
+        self._disk = Disk(server.folder, log_file=server.log_file, report=report)
         self._max_restarts = max_restarts
         self._report = report
         self._restarts: deque[float] = deque()
 
     async def keep(self) -> None:
-        """Start the server again whenever it ends. Raises BusError when that happens too often."""
-        loop = asyncio.get_running_loop()
+        """Start the server again whenever it ends or can't store. Raises BusError when it ends too often."""
         while True:
-            how = describe_exit(await self.server.wait())
-            while self._restarts and self._restarts[0] < loop.time() - RESTART_WINDOW_S:
-                self._restarts.popleft()
-            if len(self._restarts) >= self._max_restarts:
-                raise BusError(f"nats-server {how} once too often; see {self.server.log_file}")
-            self._restarts.append(loop.time())
-            self._report(f"nats-server {how}; starting it again on port {self.server.port}")
-            await asyncio.sleep(BACKOFF_S * len(self._restarts))
+            code = await self._end()
+            if code is None:
+                await self._disk.until_room()
+                await self.server.stop()
+                self._report(f"there is room again: starting nats-server anew on port {self.server.port}")
+            else:
+                await self._after_a_crash(describe_exit(code))
+                await self._disk.until_room()
             self.server = EmbeddedServer(self.server.folder, host=self.server.host, port=self.server.port)
             await self.server.start()
+            self._disk.begin_anew()
+
+    async def _end(self) -> int | None:
+        """How the server ended; None when its disk is full, while it may still run."""
+        async with asyncio.TaskGroup() as group:
+            ended = group.create_task(self.server.wait())
+            full = group.create_task(self._disk.until_full())
+            await asyncio.wait((ended, full), return_when=asyncio.FIRST_COMPLETED)
+            code = ended.result() if ended.done() else None
+            ended.cancel()
+            full.cancel()
+        return code
+
+    async def _after_a_crash(self, how: str) -> None:
+        now = asyncio.get_running_loop().time()
+        while self._restarts and self._restarts[0] < now - RESTART_WINDOW_S:
+            self._restarts.popleft()
+        if len(self._restarts) >= self._max_restarts:
+            raise BusError(f"nats-server {how} once too often; see {self.server.log_file}")
+        self._restarts.append(now)
+        self._report(f"nats-server {how}; starting it again on port {self.server.port}")
+        await asyncio.sleep(BACKOFF_S * len(self._restarts))

@@ -4,6 +4,7 @@ It knows nothing of weights or queues. Everything it sends carries the attempt a
 """
 
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -13,6 +14,16 @@ from astraflow.messages import Array, ChunkKind, GenChunk, GenRequest, VersionSp
 
 FLUSH_TOKENS = 1024  # a bound on what a message holds; how often there is one is FLUSH_S's business
 FLUSH_S = 0.25
+MESSAGE_TOKENS = 2048  # 16 KiB: unstored messages aren't split, and the smallest max_payload is 32 KiB
+
+
+def spans_within(spans: Sequence[VersionSpan], start: int, end: int) -> tuple[VersionSpan, ...]:
+    """The parts of `spans` between two positions."""
+    return tuple(
+        VersionSpan(version=span.version, start=max(span.start, start), end=min(span.end, end))
+        for span in spans
+        if span.start < end and span.end > start
+    )
 
 
 class ReplyStream:
@@ -62,16 +73,20 @@ class ReplyStream:
         if not self._waiting and not finish_reason:
             return
         chunks, versions = self._chunks, self._versions
-        position, self._position = self._position, self._position + self._waiting
+        first, self._position = self._position, self._position + self._waiting
         self._chunks, self._waiting, self._versions = [], 0, []
-        await self._send(
-            ChunkKind.TOKENS,
-            position=position,
-            tokens=array_of(np.concatenate([chunk.tokens for chunk in chunks]), "i4"),
-            logprobs=array_of(np.concatenate([chunk.logprobs for chunk in chunks]), "f4"),
-            versions=tuple(versions),
-            finish_reason=finish_reason,
-        )
+        tokens_T = np.concatenate([chunk.tokens for chunk in chunks])
+        logprobs_T = np.concatenate([chunk.logprobs for chunk in chunks])
+        for start in range(0, max(1, tokens_T.size), MESSAGE_TOKENS):  # a late loop gets many tokens at once
+            piece = slice(start, start + MESSAGE_TOKENS)
+            await self._send(
+                ChunkKind.TOKENS,
+                position=first + start,
+                tokens=array_of(tokens_T[piece], "i4"),
+                logprobs=array_of(logprobs_T[piece], "f4"),
+                versions=spans_within(versions, first + start, first + min(piece.stop, tokens_T.size)),
+                finish_reason=finish_reason if piece.stop >= tokens_T.size else "",
+            )
 
     async def _send(
         self,

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from astraflow.actors.base.context import ActorContext
+from astraflow.actors.base.diskfull import ROOM_EVERY_S, DiskFullError
 from astraflow.actors.base.members import left
 from astraflow.actors.base.metrics import RECORDER_EPISODES, RECORDER_EVENTS, RECORDER_METRICS
 from astraflow.actors.recorder.curves import draw_curves
-from astraflow.actors.recorder.jsonl import DiskFullError, JsonLines, replace_durably
+from astraflow.actors.recorder.jsonl import JsonLines, replace_durably
 from astraflow.actors.recorder.summary import BusFacts, Summary, build_summary, encode_summary
 from astraflow.actors.view.history import EpisodeTotals, History
 from astraflow.actors.view.lines import encode_line, read_episodes, read_metrics
@@ -45,9 +46,19 @@ class LogRecorder:
     """One log into one file. `open` first, then `copy` once."""
 
     def __init__(
-        self, bus: Bus, stream: str, path: Path, *, episode_text: bool, recorded: Callable[[int], None]
+        self,
+        bus: Bus,
+        stream: str,
+        path: Path,
+        *,
+        episode_text: bool,
+        recorded: Callable[[int], None],
+        trouble: Callable[[str], None],
     ) -> None:
-        """`recorded` is told the sequence of the newest entry that is durably in the file, 0 = none."""
+        """`recorded` is told the sequence of the newest entry that is durably in the file, 0 = none; `trouble` why
+        nothing can be written, and "" when it can again."""
+        self._trouble = trouble
+        self._ending = False  # nobody waits any more for the disk to get room
         self.file = JsonLines(path)
         self._recorded = recorded
         self._bus = bus
@@ -82,6 +93,7 @@ class LogRecorder:
             async with asyncio.TaskGroup() as following:
                 reader = following.create_task(self._read(follow=True))
                 await until.wait()
+                self._ending = True
                 reader.cancel()
             await self._read(follow=False)
             await self._queue.put(None)
@@ -107,9 +119,28 @@ class LogRecorder:
             batch, more = await self._batch()
             if batch:
                 lines, cursor = [line for line, _ in batch], batch[-1][1]
-                await asyncio.to_thread(self.file.commit, lines, cursor)
+                await self._commit(lines, cursor)
                 self._recorded(cursor.sequence)
         await asyncio.to_thread(self.file.close)
+
+    async def _commit(self, lines: list[bytes], cursor: Cursor) -> None:
+        """Write; while the disk is full, say so, and try again: nobody waits for us but the log, which keeps it all."""
+        told = False
+        while True:
+            try:
+                await asyncio.to_thread(self.file.commit, lines, cursor)
+            except DiskFullError as exc:
+                if self._ending:
+                    raise
+                if not told:
+                    self._trouble(str(exc))
+                    await self._bus.event("error", "disk-full", str(exc))
+                told = True
+                await asyncio.sleep(ROOM_EVERY_S)
+                continue
+            if told:
+                self._trouble("")
+            return
 
     async def _batch(self) -> tuple[list[tuple[bytes, Cursor]], bool]:
         """At least one line, and what comes within COMMIT_EVERY_S; False when no more will come."""
@@ -126,9 +157,9 @@ class LogRecorder:
 
 
 async def run(ctx: ActorContext) -> None:
-    """Record until told to stop, then write the results.
+    """Record until told to stop, then write the results. While the run folder has no room, it waits, and says so.
 
-    Raises: DiskFullError (a ConfigError: a restart won't help) if the run folder has no room; an event says so.
+    Raises: DiskFullError (a ConfigError: a restart won't help) if it can't begin or end for want of room.
     """
     try:
         await _record(ctx)
@@ -172,6 +203,7 @@ async def _record_alone(ctx: ActorContext) -> None:
             ctx.folder / name,
             episode_text=ctx.config.record.episode_text,
             recorded=partial(ctx.gauge, gauge),
+            trouble=partial(setattr, ctx, "last_error"),
         )
         for stream, name, gauge in (
             (topology.metrics, METRICS_FILE, RECORDER_METRICS),

@@ -5,24 +5,16 @@ a cursor and the number of bytes that hold all lines up to it; what lies behind 
 cut off at the next start. So a restart neither repeats nor skips a line.
 """
 
-import contextlib
-import errno
 import os
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
+from astraflow.actors.base.diskfull import naming_full
 from astraflow.bus import Cursor
 from astraflow.errors import ConfigError
-
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-
-
-class DiskFullError(ConfigError):
-    """The run folder has no room; nobody but the user can make some."""
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +36,7 @@ class JsonLines:
     path: Path
     position: Position = field(default_factory=Position)
     _descriptor: int = -1
+    _torn: bool = False  # there may be bytes behind the position
     _opened_at: float = 0.0  # monotonic
     _up_before_s: float = 0.0
 
@@ -53,7 +46,7 @@ class JsonLines:
 
     def open(self) -> bool:
         """Open at the stored position. Returns False if the file is shorter than it: then it begins anew."""
-        with _naming(self.path):
+        with naming_full(self.path):
             self._position_path.parent.mkdir(parents=True, exist_ok=True)
             position = _read_position(self._position_path)
             self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
@@ -71,11 +64,14 @@ class JsonLines:
     def commit(self, lines: list[bytes], cursor: Cursor | None) -> None:
         """Append whole lines (with their newline) and make them and the cursor durable.
 
-        Raises: DiskFullError if there is no room; the file then ends in the middle of what was not promised.
+        Raises: DiskFullError if there is no room; then the same may be tried again, and nothing is written twice.
         """
         before = self.position
         data = b"".join(lines)
-        with _naming(self.path):
+        with naming_full(self.path):
+            if self._torn:  # by a try before this one
+                os.ftruncate(self._descriptor, before.size_bytes)
+            self._torn = True
             _write_all(self._descriptor, data)
             os.fsync(self._descriptor)
             position = Position(
@@ -85,6 +81,7 @@ class JsonLines:
                 up_s=self._up_before_s + time.monotonic() - self._opened_at,
             )
             replace_durably(self._position_path, msgspec.json.encode(position))
+            self._torn = False
         self.position = position
 
     def close(self) -> None:
@@ -96,7 +93,7 @@ class JsonLines:
 def replace_durably(path: Path, data: bytes) -> None:
     """Write a small file so that a crash leaves either the old or the new content. Raises DiskFullError, OSError."""
     temporary = path.with_name(f"{path.name}.tmp")
-    with _naming(path):
+    with naming_full(path):
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
             _write_all(descriptor, data)
@@ -119,17 +116,3 @@ def _read_position(path: Path) -> Position:
         return Position()
     except msgspec.MsgspecError as exc:
         raise ConfigError(f"{path} is damaged: {exc}; delete it and the file that it stands for is rewritten") from exc
-
-
-@contextlib.contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Turns the operating system's "no room" into DiskFullError with the path."""
-    try:
-        yield
-    except OSError as exc:
-        if exc.errno not in _FULL:
-            raise
-        raise DiskFullError(
-            f"no room for {path}: {exc.strerror}; free some space there and run `astraflow up` again, "
-            "it continues where it stopped"
-        ) from exc

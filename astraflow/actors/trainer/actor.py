@@ -8,13 +8,16 @@ Shutdown order: finish the step → wait for the publish in flight → checkpoin
 import asyncio
 import shutil
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from astraflow.actors.base.context import ActorContext
+from astraflow.actors.base.diskfull import ROOM_EVERY_S, DiskFullError, naming_full
 from astraflow.actors.base.lease import HeldLease, lease
 from astraflow.actors.base.metrics import (
     TRAIN,
@@ -41,6 +44,8 @@ from astraflow.config import TrainerSection
 from astraflow.errors import MessageError, TrainingError
 from astraflow.learners.base import Learner, StepReport
 from astraflow.messages import MemberState, Metrics, Progress, SampleBatch, VersionStep
+
+T = TypeVar("T")
 
 
 class Trainer:
@@ -177,7 +182,7 @@ class Trainer:
         if self._durable is self._state:
             return
         await self._lease.held()
-        state = await self._thread(self._save, self._state)
+        state = await self._while_full(partial(self._thread, self._save, self._state))
         await self.published()  # a trainer on another disk must find this batch on the bus, if it finds it durable
         self._state = self._durable = state
         oldest = await asyncio.to_thread(self._checkpoints.oldest)
@@ -190,12 +195,34 @@ class Trainer:
         self._checkpoints.save(self._learner, state)
         return state
 
+    async def _while_full(self, write: Callable[[], Awaitable[T]]) -> T:
+        """The result of `write`, as soon as the disk has room for it; while it has none, an event and `status` say so.
+
+        Training waits: a step that no checkpoint can hold would only be repeated.
+        """
+        while True:
+            try:
+                with naming_full(self._folder):
+                    result = await write()
+            except DiskFullError as exc:
+                if self._ctx.last_error != str(exc):
+                    self._ctx.last_error = str(exc)
+                    await self._ctx.bus.event("error", "disk-full", str(exc))
+                if await self._ctx.stopped_within(ROOM_EVERY_S) and self._ctx.stop_reason != "finished":
+                    raise  # told to leave: what is not in a checkpoint is trained again
+                await self._lease.held()
+            else:
+                if self._ctx.last_error:
+                    self._ctx.last_error = ""
+                return result
+
     async def finish(self) -> None:
         """Write the final model and say that no newer version will come."""
         await self.published()
         await self.checkpoint()
         await self._lease.held()
-        await self._thread(partial(_write_model, self._learner, self._folder / "model", epoch=self._epoch))
+        write = partial(_write_model, self._learner, self._folder / "model", epoch=self._epoch)
+        await self._while_full(partial(self._thread, write))
         await self._tell_progress(finished=True)
 
     async def _tell_progress(self, *, finished: bool = False) -> None:

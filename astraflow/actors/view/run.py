@@ -18,7 +18,7 @@ from astraflow.actors.base.metrics import (
     TRAIN_REWARD_MEAN,
 )
 from astraflow.actors.view.history import History
-from astraflow.actors.view.wording import counts, duration
+from astraflow.actors.view.wording import clock, counts, duration
 from astraflow.config import RunConfig, from_json
 from astraflow.messages import Event, Head, Ledger, Member, MemberState, Message, Progress, RunRecord
 
@@ -45,6 +45,7 @@ class RunView:
     heads: dict[str, Head] = field(default_factory=dict)  # by policy, as are the next two
     progress: dict[str, Progress] = field(default_factory=dict)
     ledgers: dict[str, Ledger] = field(default_factory=dict)
+    unstored: str = ""  # why the server stores nothing, if somebody has tried
     queues: dict[str, int] = field(default_factory=dict)  # pending messages, e.g. by "task.math", "gen.solver"
     history: History = field(default_factory=History)
     events: deque[Event] = field(default_factory=lambda: deque(maxlen=KEPT_EVENTS))
@@ -132,9 +133,12 @@ class RunView:
         """
         if self.config is None or self.finished:
             return []
-        return self._missing(self.config, with_coming) + [
-            sentence for actor in sorted(self.members) for sentence in _complaints(self.members[actor])
-        ]
+        unstored = [f"nats-server stores nothing: {self.unstored}"] if self.unstored else []
+        return (
+            unstored
+            + self._missing(self.config, with_coming)
+            + [sentence for actor in sorted(self.members) for sentence in _complaints(self.members[actor])]
+        )
 
     def _missing(self, config: RunConfig, with_coming: bool) -> list[str]:
         waiting = counts({name.removeprefix("task."): n for name, n in self.queues.items() if name.startswith("task.")})
@@ -185,6 +189,8 @@ def _complaints(member: Member) -> list[str]:
         out.append(f"{member.actor} is stuck since {duration(member.loop_lag_s)} in {member.stuck_frame}")
     if member.role != "node":  # what a node can't have matters only where nobody has it
         out += [f"{member.actor} isn't given {env}: {reason}" for env, reason in member.unserved.items()]
+    if member.blocked:
+        out.append(f"{member.actor} can't store since {clock(member.blocked_since)}: {member.blocked}")
     if member.last_error:
         out.append(f"{member.actor}: {member.last_error}")
     return out

@@ -1,4 +1,7 @@
-"""`astraflow status`: one look at a run, as a struct, as text and as JSON. It reads and changes nothing."""
+"""`astraflow status`: one look at a run, as a struct, as text and as JSON.
+
+It changes nothing in the run. When no actor has been heard of for seconds it tries whether the server stores anything.
+"""
 
 import time
 from contextlib import aclosing
@@ -16,6 +19,8 @@ from astraflow.messages import Event, Member, Metrics
 
 METRICS_TAIL = 1000  # messages looked at for the newest values
 EVENTS_SHOWN = 10
+SILENT_S = 3.0  # members write their records every second
+PROBE_WITHIN_S = 1.5
 LATELY_S = 600.0  # an actor that spoke within this time and has no member record is shown as gone
 
 
@@ -65,15 +70,19 @@ async def read_status(bus: Bus) -> Status:
 
 async def read_view(bus: Bus) -> RunView:
     """The KV and the queues as they are now, without history. Raises as `read_status`."""
-    view = RunView()
+    view, newest = RunView(), 0.0
     async with aclosing(bus.kv_watch("")) as updates:
         async for update in updates:
             if not update.key:
                 break
             view.apply(update.key, update.message)
+            if isinstance(update.message, Member):
+                newest = max(newest, update.sent_at)
     if view.record is None:
         raise ConfigError(f"no run {bus.run!r} on this server; start it with `astraflow up`, or check --run and --url")
     view.queues = await bus.stream_depths()
+    if not view.finished and newest < time.time() - SILENT_S:  # nobody is there, or nobody can say so
+        view.unstored = await bus.why_not_stored(PROBE_WITHIN_S)
     return view
 
 
