@@ -102,6 +102,21 @@ def load_named(name: str, *, what: str) -> Any:
     return getattr(module, attribute)
 
 
+def load_file(file: Path) -> ModuleType:
+    """A Python file as a module; it may import its neighbours. Raises ConfigError."""
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    if spec is None or spec.loader is None or not file.is_file():
+        raise ConfigError(f"{file} is no Python file (looked in {Path.cwd()})")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[file.stem] = module  # dataclasses and pickles look there
+    sys.path.insert(0, str(file.resolve().parent))
+    try:
+        spec.loader.exec_module(module)
+    except Exception as exc:  # users' code runs at import
+        raise ConfigError(f"{file} can't be imported: {exc!r}") from exc
+    return module
+
+
 def _own(module: ModuleType) -> list[str]:
     """What the module itself offers: no private names, no modules that it imports."""
     return [key for key, value in vars(module).items() if not key.startswith("_") and not inspect.ismodule(value)]

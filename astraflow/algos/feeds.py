@@ -9,8 +9,9 @@ from astraflow.config import RunConfig
 def players_of(config: RunConfig, env: str) -> tuple[str, ...]:
     """Those that the environment's roles, or its own `policy` or `policies` argument, name; else all of the run's."""
     section = config.envs[env]
-    named = {section.args.get("policy"), *section.args.get("policies", ()), *section.roles.values()}
-    named &= set(config.policies)
+    named = set(section.roles.values())
+    if not section.agent:  # an agent asks whom it will, whatever the environment by itself would do
+        named |= {section.args.get("policy"), *section.args.get("policies", ())} & set(config.policies)
     return tuple(sorted(named or config.policies))
 
 

@@ -24,7 +24,20 @@ class ScriptedPolicy:
         self.asked: list[Sequence[ChatMessage]] = []
         self.prompts: list[NDArray[np.int32]] = []
 
-    async def chat(self, messages: Sequence[ChatMessage], *, sampling: Sampling | None = None) -> Reply:
+    @property
+    def cut_off(self) -> bool:
+        return self.reply.finish_reason == "length"
+
+    def spawn(self, role: str = "") -> "ScriptedPolicy":
+        return ScriptedPolicy(self.reply.text, self.reply.finish_reason)
+
+    async def chat(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        sampling: Sampling | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> Reply:
         self.asked.append(messages)
         return self.reply
 

@@ -1,0 +1,6 @@
+"""What scripts use, as `import astraflow as af`: agents, and live runs as Python iterators (DESIGN §10)."""
+
+from astraflow.api.chat import assistant, system, tool, user
+from astraflow.api.run import Run, connect
+
+__all__ = ["Run", "assistant", "connect", "system", "tool", "user"]

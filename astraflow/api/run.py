@@ -1,0 +1,134 @@
+"""A live run as Python iterators: `async with af.connect("nats://hub:4222", run="demo") as run`.
+
+Every iterator has a reader of its own on the bus, and nobody waits for it: a slow one reads later what the log still
+holds. It only reads; it keeps no state between connections. Iterators end when they are closed, not when the run ends.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from astraflow.actors.base.connection import Connection
+from astraflow.actors.node.join import fetch_record
+from astraflow.bus import Bus, BusRole, topology_of
+from astraflow.config import RunConfig, from_json
+from astraflow.messages import (
+    Decision,
+    DecisionKind,
+    Episode,
+    Event,
+    Head,
+    Member,
+    Metrics,
+    SampleBatch,
+)
+
+M = TypeVar("M")
+Start = Literal["first", "new"]
+
+
+@asynccontextmanager
+async def connect(
+    url: str,
+    *,
+    run: str,
+    token: str = "",
+    token_file: str | Path = "",
+    credentials_file: str | Path = "",
+    credentials_dir: str | Path = "",
+    ca_file: str | Path = "",
+    region: str = "local",
+) -> AsyncIterator["Run"]:
+    """A live run, until the block ends.
+
+    Args:
+        url: of the run's server, as `up --listen` prints it.
+        token, token_file, credentials_file, credentials_dir, ca_file: as the flags of `astraflow node`.
+    Raises: ConfigError if there is no such run, BusError if the server can't be reached or refuses.
+    """
+    connection = Connection(
+        url=url,
+        region=region,
+        token=token,
+        token_file=Path(token_file) if token_file else None,
+        credentials_file=str(credentials_file),
+        credentials_dir=str(credentials_dir),
+        ca_file=str(ca_file),
+    )
+    record = await fetch_record(connection, run, BusRole.USER)
+    config = from_json(record.config_json)
+    async with Bus.connect(connection.options(BusRole.USER), topology_of(config), producer="user") as bus:
+        yield Run(bus, config)
+
+
+class Run:
+    """A run that one is connected to. `start`: "new" = from now on, "first" = from the oldest that the log holds."""
+
+    def __init__(self, bus: Bus, config: RunConfig) -> None:
+        self.config = config
+        self._bus = bus
+
+    @property
+    def name(self) -> str:
+        return self.config.run.name
+
+    async def tasks(self, source: str = "", *, start: Start = "new") -> AsyncGenerator[Decision, None]:
+        """Groups of tasks as they are issued: source, epoch, index, group size; the payload is the environment's."""
+        async with aclosing(self._entries(self._bus.topology.decisions, Decision, start)) as decisions:
+            async for decision in decisions:
+                if decision.kind is DecisionKind.ISSUE and source in ("", decision.source):
+                    yield decision
+
+    async def episodes(self, env: str = "", *, start: Start = "new") -> AsyncGenerator[Episode, None]:
+        """Terminal records of attempts, failed ones too: trajectories with tokens, rewards, reason."""
+        topology = self._bus.topology
+        subject = topology.episode(env) if env else None
+        async with aclosing(self._entries(topology.episodes, Episode, start, subject)) as episodes:
+            async for episode in episodes:
+                yield episode
+
+    async def samples(self, policy: str, *, start: Start = "new") -> AsyncGenerator[SampleBatch, None]:
+        """Numbered batches, as the policy's trainer gets them."""
+        async with aclosing(self._entries(self._bus.topology.samples(policy), SampleBatch, start)) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def versions(self, policy: str) -> AsyncGenerator[Head, None]:
+        """The policy's newest version, now and whenever there is a newer one."""
+        async with aclosing(self._bus.kv_watch(f"head.{policy}")) as updates:
+            async for update in updates:
+                if isinstance(update.message, Head):
+                    yield update.message
+
+    async def metrics(self, kind: str = "", *, policy: str = "", start: Start = "new") -> AsyncGenerator[Metrics, None]:
+        """Named numbers: kind train, eval, rollout, dataflow or weights."""
+        topology = self._bus.topology
+        subject = topology.metric(kind) if kind else None
+        async with aclosing(self._entries(topology.metrics, Metrics, start, subject)) as metrics:
+            async for each in metrics:
+                if policy in ("", each.policy):
+                    yield each
+
+    async def events(self, level: str = "", *, start: Start = "new") -> AsyncGenerator[Event, None]:
+        """What a person may want to know: level info, warning or error."""
+        topology = self._bus.topology
+        subject = topology.event(level) if level else None
+        async with aclosing(self._entries(topology.events, Event, start, subject)) as events:
+            async for event in events:
+                yield event
+
+    async def members(self) -> AsyncGenerator[Member, None]:
+        """Who is there, then every change of it, several times a second. One that left without a word isn't told."""
+        async with aclosing(self._bus.kv_watch("member.")) as updates:
+            async for update in updates:
+                if isinstance(update.message, Member):
+                    yield update.message
+
+    async def _entries(
+        self, stream: str, kind: type[M], start: Start, subject: str | None = None
+    ) -> AsyncGenerator[M, None]:
+        async with aclosing(self._bus.read_log(stream, subject=subject, start=start)) as entries:
+            async for entry in entries:
+                if isinstance(entry.message, kind):
+                    yield entry.message
