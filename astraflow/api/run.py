@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from astraflow.actors.base.connection import Connection
-from astraflow.actors.node.join import fetch_record
+from astraflow.actors.node.record import fetch_record
 from astraflow.bus import Bus, BusRole, topology_of
 from astraflow.config import RunConfig, from_json
 from astraflow.messages import (
