@@ -52,6 +52,56 @@ class EngineSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     toy_step_s: Annotated[float, _doc("toy engine: seconds per decode step", ge=0)] = 0.0
 
 
+class LossSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[policies.<name>.trainer.loss]: what is minimised: objective, correction, regularisers, aggregation."""
+
+    preset: Annotated[
+        Literal[
+            "none", "grpo", "dapo", "dual-clip", "dr-grpo", "rloo", "reinforce++", "reinforce++-baseline", "gspo",
+            "cispo", "sapo", "m2po", "decoupled-ppo",
+        ],
+        _doc("a published method: fills in the keys that the file leaves out, see below; none = they stand as here"),
+    ] = "none"  # fmt: skip
+    objective: Annotated[
+        str, _doc("clip (PPO), ratio, logprob (REINFORCE), cispo, sapo, or module:function of your own")
+    ] = "clip"
+    args: Annotated[dict[str, Any], _doc("keyword arguments of a function of your own")] = field(default_factory=dict)
+    ratio: Annotated[
+        Literal["token", "sequence"], _doc("sequence: the geometric mean over a sample's tokens (GSPO)")
+    ] = "token"
+    clip_low: Annotated[float, _doc("importance ratio is clipped at 1 - clip_low", ge=0, le=1)] = 0.2
+    clip_high: Annotated[float, _doc("importance ratio is clipped at 1 + clip_high", ge=0)] = 0.28
+    dual_clip: Annotated[float, _doc("ratio is clipped here too where the advantage is negative; 0 = off", ge=0)] = 0.0
+    tau_positive: Annotated[float, _doc("sapo: steepness of the gate where the advantage is positive", gt=0)] = 1.0
+    tau_negative: Annotated[float, _doc("sapo: steepness of the gate elsewhere", gt=0)] = 1.05
+    m2_threshold: Annotated[
+        float, _doc("M2PO: mean squared log ratio of outward tokens, at most; 0 = off, else 0.01 is usual", ge=0)
+    ] = 0.0
+    proximal: Annotated[
+        Literal["behaviour", "recompute"],
+        _doc("ratios are taken against the engine's logprobs, or the learner's at the start of the batch"),
+    ] = "behaviour"
+    correction: Annotated[
+        Literal["none", "truncate", "mask"], _doc("weights of proximal over behaviour: bounded, or 0 out of bounds")
+    ] = "none"
+    correction_level: Annotated[Literal["token", "sequence"], _doc("a weight per token, or their product")] = "token"
+    correction_cap: Annotated[float, _doc("largest weight", gt=0)] = 2.0
+    correction_floor: Annotated[float, _doc("mask: smallest weight", ge=0)] = 0.0
+    kl: Annotated[float, _doc("weight of the KL to the starting model; above 0 the trainer keeps a copy", ge=0)] = 0.0
+    kl_estimator: Annotated[Literal["k1", "k2", "k3"], _doc("k1 is for rewards, k2 and k3 are for losses")] = "k3"
+    kl_in: Annotated[Literal["loss", "reward"], _doc("reward: taken off each token's return")] = "loss"
+    entropy_bonus: Annotated[float, _doc("weight of the mean entropy of a token's distribution", ge=0)] = 0.0
+    normalise: Annotated[
+        Literal["none", "batch", "task"],
+        _doc("advantages to mean 0 and deviation 1 over the batch's tokens, or over those of each environment"),
+    ] = "none"
+    aggregation: Annotated[
+        Literal["token-mean", "sequence-mean", "constant"],
+        _doc("constant: tokens are summed and divided by samples times aggregation_constant"),
+    ] = "token-mean"
+    aggregation_constant: Annotated[int, _doc("tokens; 0 = sampling.max_new_tokens", ge=0)] = 0
+
+
 class TrainerSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """[policies.<name>.trainer]: how it learns. A policy without this table is frozen."""
 
@@ -64,9 +114,18 @@ class TrainerSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     beta2: Annotated[float, _doc("AdamW: decay of the mean squared gradient", ge=0, lt=1)] = 0.95
     weight_decay: Annotated[float, _doc("AdamW: decoupled weight decay per step, times the learning rate", ge=0)] = 0.0
     max_grad_norm: Annotated[float, _doc("gradients are clipped to this norm", gt=0)] = 1.0
-    clip_low: Annotated[float, _doc("importance ratio is clipped at 1 - clip_low", ge=0, lt=1)] = 0.2
-    clip_high: Annotated[float, _doc("importance ratio is clipped at 1 + clip_high", ge=0)] = 0.28
-    advantage: Annotated[Literal["grpo", "dr-grpo", "rloo"], _doc("how a group's rewards become advantages")] = "grpo"
+    loss: LossSection = LossSection()
+    updates_per_batch: Annotated[
+        int, _doc("optimizer updates per batch, each on its share of the groups; steps count batches", ge=1)
+    ] = 1
+    advantage: Annotated[
+        Literal["grpo", "dr-grpo", "rloo", "reward"],
+        _doc("a group's rewards less their mean, over their deviation · less their mean · leave-one-out · as they are"),
+    ] = "grpo"
+    overlong_penalty: Annotated[
+        float, _doc("taken off the reward of a reply of max_new_tokens, and less in the window before", ge=0)
+    ] = 0.0
+    overlong_window: Annotated[float, _doc("share of max_new_tokens where it rises from 0", gt=0, le=1)] = 0.2
     filters: Annotated[tuple[Literal["zero-advantage", "truncated"], ...], _doc("groups that are not trained")] = (
         "zero-advantage",
     )

@@ -1,7 +1,8 @@
-"""A group's rewards become advantages: GRPO, Dr.GRPO and RLOO, on one group at a time.
+"""A group's rewards become advantages: GRPO, Dr.GRPO, RLOO or the rewards themselves, on one group at a time.
 
-Not here: filtering of groups without signal (dataflow) and the use of advantages in a loss (`losses.py`).
-Invariant: advantages of a group sum to 0, and are exactly 0 when all its rewards are equal or it has one member.
+Not here: filtering of groups without signal (dataflow), normalisation over a batch and the use in a loss (`losses/`).
+Invariant: but for `reward`, advantages of a group sum to 0, and are exactly 0 when all its rewards are equal or it has
+one member.
 A NaN or infinite reward gives NaN advantages for its whole group; the learner refuses those.
 Axes: G group member. Groups may have any size ≥ 1, and sizes may differ within a batch.
 """
@@ -69,7 +70,17 @@ def rloo(rewards_G: Rewards) -> Rewards:
     return scaled_G
 
 
-ADVANTAGES: Mapping[str, AdvantageFunction] = {"grpo": grpo, "dr-grpo": dr_grpo, "rloo": rloo}
+def reward(rewards_G: Rewards) -> Rewards:
+    """The rewards as they are, A_i = r_i: REINFORCE, for a loss that normalises over the batch, and for groups of 1.
+
+    Args: rewards_G: float[G]. Returns: float[G]. Raises: EmptyGroupError if G == 0. Source: arXiv:2501.03262.
+    """
+    if rewards_G.size == 0:
+        raise EmptyGroupError("a group of 0 members has no advantages; drop it before this stage")
+    return rewards_G
+
+
+ADVANTAGES: Mapping[str, AdvantageFunction] = {"grpo": grpo, "dr-grpo": dr_grpo, "rloo": rloo, "reward": reward}
 
 
 def advantage_function(name: str) -> AdvantageFunction:

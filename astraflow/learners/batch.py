@@ -1,7 +1,7 @@
 """Samples as they come off the bus become flat arrays and pack items; checks them on the way.
 
 Not here: tensors and models. Invariant: what leaves here is safe to index with.
-Axes: T token of a sample, M sampled token of the whole batch (samples in order, tokens in order).
+Axes: T token of a sample, M sampled token of the whole batch (samples in order, tokens in order), S sample.
 """
 
 from collections.abc import Sequence
@@ -20,13 +20,17 @@ class Batch:
     """One optimizer step's worth of tokens."""
 
     items: list[PackItem]  # samples that contribute a gradient
-    behaviour_M: NDArray[np.float32]  # logprobs that the engine reported
+    behaviour_M: NDArray[np.float32]  # logprobs that the engine reported; 0 where it reported none
+    reported: bool  # whether it reported all of them
     advantages_M: NDArray[np.float32]  # of each token's sample
-    skipped: int  # samples without advantage or without sampled tokens: they only count in the denominator
+    sequence_M: NDArray[np.int64]  # which sample, from 0 on
+    groups_S: list[str]
+    tasks_S: NDArray[np.int64]  # equal for samples of one environment
+    skipped: int  # samples without gradient: they only count in the denominator
 
     @property
     def sampled_tokens(self) -> int:
-        """Of all samples, also of those without advantage: the loss's denominator."""
+        """Of all samples, also of those without advantage."""
         return len(self.behaviour_M)
 
     @property
@@ -34,38 +38,68 @@ class Batch:
         """Whether no logprob or advantage is NaN or infinite."""
         return bool(np.isfinite(self.behaviour_M).all() and np.isfinite(self.advantages_M).all())
 
+    def shares(self, count: int) -> list[NDArray[np.bool_]]:
+        """bool[S] for each of `count` updates, or as many as there are groups with tokens: whole groups, dealt out."""
+        with_tokens = dict.fromkeys(self.groups_S[s] for s in np.unique(self.sequence_M).tolist())
+        place = {group: i % count for i, group in enumerate(with_tokens)}
+        place_S = np.array([place.get(group, 0) for group in self.groups_S])
+        return [place_S == i for i in range(min(count, len(with_tokens)))]
 
-def read_batch(samples: Sequence[Sample], *, vocabulary: int) -> Batch:
-    """Raises MessageError for arrays of different lengths, a sampled first token, or a token out of range.
+    def items_of(self, chosen_S: NDArray[np.bool_]) -> list[PackItem]:
+        """The items of the chosen samples."""
+        return [item for item in self.items if chosen_S[self.sequence_M[item.first_target]]]
 
-    A sample whose advantage is 0 has no gradient under a loss that is only a policy gradient, so it is not computed;
-    its tokens stay in the denominator, or the step would grow with the share of solved groups.
+
+def read_batch(
+    samples: Sequence[Sample], *, vocabulary: int, only_advantages: bool = True, needs_behaviour: bool = True
+) -> Batch:
+    """Raises MessageError for arrays of different lengths, missing logprobs, a sampled first token, a foreign token.
+
+    Args:
+        only_advantages: a sample whose advantage is 0 has no gradient, so it is not computed. Its tokens stay in the
+            denominator, or the step would grow with the share of solved groups.
+        needs_behaviour: samples without logprobs of the engine are refused.
     """
     items: list[PackItem] = []
     behaviour: list[NDArray[np.float32]] = [np.zeros(0, np.float32)]
-    advantages: list[NDArray[np.float32]] = [np.zeros(0, np.float32)]
-    total = 0
+    counts: list[int] = []
+    reported = True
     for sample in samples:
         tokens_T, sampled_T, logprobs_T = _arrays(sample, vocabulary)
         count = int(sampled_T.sum())
-        if sample.advantage != 0.0 and count:
+        if logprobs_T is None:
+            if needs_behaviour and count:
+                raise MessageError(
+                    f"sample {sample.id} has no logprobs of the engine that sampled it, and the loss compares with "
+                    'them; use an engine that reports them, or objective = "logprob" with correction = "none"'
+                )
+            reported, logprobs_T = False, np.zeros(len(tokens_T), np.float32)
+        if count and (sample.advantage != 0.0 or not only_advantages):
             items.append(
-                PackItem(group=sample.group_id, tokens_T=tokens_T, sampled_T=sampled_T, first_target=total),
+                PackItem(group=sample.group_id, tokens_T=tokens_T, sampled_T=sampled_T, first_target=sum(counts)),
             )
         behaviour.append(logprobs_T[sampled_T])
-        advantages.append(np.full(count, sample.advantage, np.float32))
-        total += count
+        counts.append(count)
+    names = {name: i for i, name in enumerate(dict.fromkeys(sample.env for sample in samples))}
+    sequence_M = np.repeat(np.arange(len(samples)), counts)
+    advantages_S = np.array([sample.advantage for sample in samples], np.float32)
     return Batch(
         items=items,
         behaviour_M=np.concatenate(behaviour),
-        advantages_M=np.concatenate(advantages),
+        reported=reported,
+        advantages_M=advantages_S[sequence_M],
+        sequence_M=sequence_M,
+        groups_S=[sample.group_id for sample in samples],
+        tasks_S=np.array([names[sample.env] for sample in samples], np.int64),
         skipped=len(samples) - len(items),
     )
 
 
-def _arrays(sample: Sample, vocabulary: int) -> tuple[NDArray[np.int32], NDArray[np.bool_], NDArray[np.float32]]:
+def _arrays(sample: Sample, vocabulary: int) -> tuple[NDArray[np.int32], NDArray[np.bool_], NDArray[np.float32] | None]:
+    """Tokens, where they were sampled, and the engine's logprobs; None if there are none."""
     tokens_T, mask_T, logprobs_T = sample.tokens.numpy(), sample.loss_mask.numpy(), sample.logprobs.numpy()
-    if tokens_T.ndim != 1 or tokens_T.shape != mask_T.shape or tokens_T.shape != logprobs_T.shape:
+    missing = logprobs_T.size == 0
+    if tokens_T.ndim != 1 or tokens_T.shape != mask_T.shape or not (missing or tokens_T.shape == logprobs_T.shape):
         raise MessageError(
             f"sample {sample.id} has tokens {tokens_T.shape}, loss_mask {mask_T.shape} and logprobs "
             f"{logprobs_T.shape}, expected three equal lengths"
@@ -74,4 +108,4 @@ def _arrays(sample: Sample, vocabulary: int) -> tuple[NDArray[np.int32], NDArray
         raise MessageError(f"sample {sample.id} has a token outside 0..{vocabulary - 1}; is it of another model?")
     if mask_T[:1].any():
         raise MessageError(f"sample {sample.id} was sampled from an empty prompt; its first token has no logprob")
-    return tokens_T, mask_T.astype(np.bool_), logprobs_T
+    return tokens_T, mask_T.astype(np.bool_), None if missing else logprobs_T

@@ -7,16 +7,18 @@ from astraflow.learners.base import Learner
 
 
 def build_learner(
-    section: TrainerSection, model_folder: Path, *, seed: int, threads: int, temperature: float = 1.0
-) -> Learner:
+    section: TrainerSection, model_folder: Path, *, seed: int, threads: int, temperature: float = 1.0,
+    reference_folder: Path | None = None,
+) -> Learner:  # fmt: skip
     """The learner of `[policies.<name>.trainer].learner`, loaded and ready.
 
     Args:
         seed: of the run; only dithering uses it.
         threads: cores for the process.
         temperature: of `[policies.<name>.sampling]`: logprobs are compared at the temperature of sampling.
+        reference_folder: the policy's model in the run file, which a KL is taken to; None: `model_folder`.
 
-    Raises: ConfigError if the model folder can't be used.
+    Raises: ConfigError if a folder, or a loss of the user's own, can't be used.
     """
     if section.learner == "toy":
         from astraflow.learners.toy import ToyLearner
@@ -24,4 +26,6 @@ def build_learner(
         return ToyLearner(model_folder, section)
     from astraflow.learners.torch_learner import TorchLearner
 
-    return TorchLearner(model_folder, section, seed=seed, threads=threads, temperature=temperature)
+    return TorchLearner(
+        model_folder, section, seed=seed, threads=threads, temperature=temperature, reference_folder=reference_folder
+    )

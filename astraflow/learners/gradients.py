@@ -1,4 +1,4 @@
-"""Loss and gradients of a batch, micro-batch by micro-batch. Not here: what is done with them (`torch_learner.py`)."""
+"""Loss and gradients of an update, micro-batch by micro-batch. Not here: what becomes of them (`torch_learner.py`)."""
 
 import math
 import time
@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-from astraflow.algos.losses import TokenSums, ppo_clip_loss
+from astraflow.algos.losses.compose import Loss, Prepared, Weights
+from astraflow.algos.losses.diagnostics import TokenSums
 from astraflow.algos.packing import MicroBatch
-from astraflow.config import TrainerSection
-from astraflow.learners.batch import Batch
 from astraflow.learners.logprobs import micro_batch_logprobs
 from astraflow.learners.model import LoadedModel
 
@@ -19,37 +18,32 @@ from astraflow.learners.model import LoadedModel
 class Backward:
     """What `accumulate_gradients` found on its way."""
 
-    loss: float  # per sampled token of the batch; NaN or infinite: gradients are incomplete, drop them
+    loss: float  # NaN or infinite: gradients are incomplete, drop them
     sums: TokenSums
     forward_s: float
     backward_s: float
 
 
 def accumulate_gradients(
-    model: LoadedModel, plan: Sequence[MicroBatch], batch: Batch, section: TrainerSection, *, temperature: float
-) -> Backward:
-    """Add the gradient of the whole batch's loss to the model's; stops at the first loss that is not finite.
+    model: LoadedModel, plan: Sequence[MicroBatch], loss: Loss, prepared: Prepared, weights: Weights, *,
+    temperature: float,
+) -> Backward:  # fmt: skip
+    """Add the gradient of an update's loss to the model's; stops at the first loss that is not finite.
 
-    Every micro-batch divides by the sampled tokens of the whole batch, so the plan has no influence on the result.
+    Every token weighs what it weighs in the whole update, so the plan has no influence on the result.
     """
-    behaviour_M, advantages_M = torch.from_numpy(batch.behaviour_M), torch.from_numpy(batch.advantages_M)
     total, sums, forward_s, backward_s = 0.0, TokenSums(), 0.0, 0.0
     for micro_batch in plan:
         started = time.perf_counter()
-        order_N = torch.from_numpy(micro_batch.order_N)
-        loss, part = ppo_clip_loss(
-            micro_batch_logprobs(model.backbone, model.head_VD, micro_batch, temperature=temperature),
-            behaviour_M[order_N],
-            advantages_M[order_N],
-            clip_low=section.clip_low,
-            clip_high=section.clip_high,
-            denominator=batch.sampled_tokens,
+        current_N, entropy_N = micro_batch_logprobs(
+            model, micro_batch, temperature=temperature, with_entropy=loss.needs_entropy
         )
-        total, sums = total + float(loss.detach()), sums + part
+        part, found = loss.loss(prepared, weights, torch.from_numpy(micro_batch.order_N), current_N, entropy_N)
+        total, sums = total + float(part.detach()), sums + found
         forward_s += time.perf_counter() - started
         if not math.isfinite(total):
             break
         started = time.perf_counter()
-        loss.backward()  # type: ignore[no-untyped-call]
+        part.backward()  # type: ignore[no-untyped-call]
         backward_s += time.perf_counter() - started
     return Backward(loss=total, sums=sums, forward_s=forward_s, backward_s=backward_s)

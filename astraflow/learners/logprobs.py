@@ -1,18 +1,20 @@
-"""Logprobs of sampled tokens under the weights being trained, without ever holding logits of a whole batch.
+"""Logprobs of sampled tokens under some weights, without ever holding logits of a whole batch.
 
-Not here: the plan of micro-batches (`algos/packing.py`) and the loss (`algos/losses.py`).
+Not here: the plan of micro-batches (`algos/packing.py`) and the loss (`algos/losses`).
 Invariant: only positions that predict a sampled token reach the output layer, a bounded block of rows at a time.
 Axes: B row, L position, D width, V vocabulary, N sampled token.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from astraflow.algos.packing import MicroBatch
+from astraflow.learners.model import LoadedModel
 
 # A block of fp32 logits: big enough for full speed, small beside the activations.
 LOGIT_BLOCK_BYTES = 64 << 20
@@ -22,10 +24,14 @@ KEPT_LOGIT_BYTES = 256 << 20
 
 
 def micro_batch_logprobs(
-    backbone: nn.Module, head_VD: Tensor, micro_batch: MicroBatch, *, temperature: float
-) -> Tensor:
-    """float32[N]: logprobs of the micro-batch's targets, of the temperature-scaled distribution, with gradient."""
-    tokens_BL = torch.from_numpy(micro_batch.tokens_BL)
+    model: LoadedModel, micro_batch: MicroBatch, *, temperature: float, with_entropy: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """float32[N] with gradient: logprobs of the micro-batch's targets, of the temperature-scaled distribution.
+
+    And on request that distribution's entropy at each of them, in nats, with gradient too.
+    """
+    tokens_BL, head_VD = torch.from_numpy(micro_batch.tokens_BL), model.head_VD
+    backbone: Any = model.backbone
     if micro_batch.segments_BL is None:
         states = backbone(input_ids=tokens_BL, use_cache=False).last_hidden_state
     else:
@@ -37,10 +43,22 @@ def micro_batch_logprobs(
         ).last_hidden_state
     hidden_ND = states.flatten(0, 1)[torch.from_numpy(micro_batch.sources_N)]
     targets_N = torch.from_numpy(np.ascontiguousarray(micro_batch.targets_N))
-    logprobs_N: Tensor = _TokenLogprobs.apply(  # type: ignore[no-untyped-call]
-        hidden_ND, head_VD, targets_N, 1.0 / temperature
+    logprobs_N, entropy_N = _TokenLogprobs.apply(  # type: ignore[no-untyped-call]
+        hidden_ND, head_VD, targets_N, 1.0 / temperature, with_entropy
     )
-    return logprobs_N
+    return logprobs_N, entropy_N if with_entropy else None
+
+
+@torch.no_grad()
+def batch_logprobs(
+    model: LoadedModel, plan: Sequence[MicroBatch], elsewhere_M: Tensor, *, temperature: float
+) -> Tensor:
+    """float32[M], no gradient: logprobs of all targets of the plan, and `elsewhere_M` of the tokens outside it."""
+    logprobs_M = elsewhere_M.clone()
+    for micro_batch in plan:
+        logprobs_N, _ = micro_batch_logprobs(model, micro_batch, temperature=temperature)
+        logprobs_M[torch.from_numpy(micro_batch.order_N)] = logprobs_N
+    return logprobs_M
 
 
 def segment_mask(segments_BL: Tensor, dtype: torch.dtype) -> Tensor:
@@ -52,11 +70,13 @@ def segment_mask(segments_BL: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class _TokenLogprobs(torch.autograd.Function):
-    """log softmax(scale · h @ headᵀ)[target], blockwise; only few logits are kept for the backward pass."""
+    """log softmax(scale · h @ headᵀ)[target] and the entropy of that softmax, blockwise; few logits are kept."""
 
     @staticmethod
-    def forward(ctx: Any, hidden_ND: Tensor, head_VD: Tensor, targets_N: Tensor, scale: float) -> Tensor:
-        normalisers, chosen, kept = [], [], []
+    def forward(
+        ctx: Any, hidden_ND: Tensor, head_VD: Tensor, targets_N: Tensor, scale: float, with_entropy: bool
+    ) -> tuple[Tensor, Tensor]:
+        normalisers, chosen, entropies, kept = [], [], [], []
         keeps = len(hidden_ND) * head_VD.shape[0] * head_VD.element_size() <= KEPT_LOGIT_BYTES
         for rows in _blocks(hidden_ND, head_VD):
             raw = F.linear(hidden_ND[rows], head_VD)
@@ -64,21 +84,28 @@ class _TokenLogprobs(torch.autograd.Function):
             logits = _scaled(raw, scale)
             normalisers.append(torch.logsumexp(logits, dim=-1))
             chosen.append(logits.gather(1, targets_N[rows, None]).squeeze(1))
+            if with_entropy:
+                chances = (logits - normalisers[-1][:, None]).exp_()
+                entropies.append(normalisers[-1] - chances.mul_(logits).sum(-1))
         normaliser_N = torch.cat(normalisers)
-        ctx.save_for_backward(hidden_ND, head_VD, targets_N, normaliser_N, *kept)
+        entropy_N = torch.cat(entropies) if with_entropy else torch.zeros(0)
+        ctx.save_for_backward(hidden_ND, head_VD, targets_N, normaliser_N, entropy_N, *kept)
         ctx.scale = scale
-        return torch.cat(chosen) - normaliser_N
+        return torch.cat(chosen) - normaliser_N, entropy_N
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        hidden_ND, head_VD, targets_N, normaliser_N, *kept = ctx.saved_tensors
-        gradient_N = gradients[0] * ctx.scale
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+        hidden_ND, head_VD, targets_N, normaliser_N, entropy_N, *kept = ctx.saved_tensors
+        gradient_N, entropy_gradient_N = gradients[0] * ctx.scale, gradients[1] * ctx.scale
         hidden_gradient = torch.empty_like(hidden_ND)
         head_gradient: Tensor | None = None
         for i, rows in enumerate(_blocks(hidden_ND, head_VD)):
-            # d logprob / d logits = onehot(target) − softmax
             logits = _scaled(kept[i] if kept else F.linear(hidden_ND[rows], head_VD), ctx.scale)
-            flow = logits.sub(normaliser_N[rows, None]).exp_().mul_(-gradient_N[rows, None])
+            logs = logits.sub(normaliser_N[rows, None])
+            factor = -gradient_N[rows, None]  # d logprob / d logits = onehot(target) − softmax
+            if len(entropy_N):  # d entropy / d logits = −softmax · (log softmax + entropy)
+                factor = factor - entropy_gradient_N[rows, None] * (logs + entropy_N[rows, None])
+            flow = logs.exp_().mul_(factor)
             flow.scatter_add_(1, targets_N[rows, None], gradient_N[rows, None])
             flow = flow.to(head_VD.dtype)
             torch.mm(flow, head_VD, out=hidden_gradient[rows])
@@ -87,7 +114,7 @@ class _TokenLogprobs(torch.autograd.Function):
             head_gradient = block.float() if head_gradient is None else head_gradient.add_(block)
         if head_gradient is None:
             head_gradient = torch.zeros_like(head_VD)
-        return hidden_gradient, head_gradient.to(head_VD.dtype), None, None
+        return hidden_gradient, head_gradient.to(head_VD.dtype), None, None, None
 
 
 def _scaled(raw: Tensor, scale: float) -> Tensor:

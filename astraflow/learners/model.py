@@ -71,6 +71,15 @@ def load_model(folder: Path) -> LoadedModel:
     )
 
 
+def load_frozen(folder: Path, dtype: torch.dtype) -> LoadedModel:
+    """A model that is only looked at, its weights in `dtype`. Raises as `load_model`."""
+    model = load_model(folder)
+    for parameter in model.module.parameters():  # not the buffers: rotary frequencies stay in fp32
+        parameter.data = parameter.data.to(dtype)
+        parameter.requires_grad_(False)
+    return model
+
+
 def _has_plain_head(module: nn.Module, head: nn.Module | None) -> bool:
     """Whether logits are exactly head(hidden states): no bias, scale or soft cap."""
     if not isinstance(head, nn.Linear) or getattr(head, "bias", None) is not None:

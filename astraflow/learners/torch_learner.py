@@ -2,23 +2,7 @@
 
 Not here: batches' order, versions and publishing (the trainer actor), sharding. Blocking; one thread calls it.
 Invariant: a step that reports `trained=False` leaves weights, optimizer and step count bit for bit as they were.
-
-Metrics of a step (`StepReport.metrics`):
-    loss             of the clipped objective, per sampled token
-    grad_norm        before clipping
-    lr               step size used
-    tokens           sampled tokens of the batch: the loss's denominator
-    computed_tokens  positions that went through the model, padding included
-    micro_batches    forward passes
-    skipped_samples  samples without advantage or sampled tokens, not computed
-    entropy          −mean of the engine's logprobs over all sampled tokens: what it estimates
-    forward_s, backward_s, optimizer_s   seconds
-and, of the computed samples, absent if there are none:
-    mismatch         mean |engine − learner| logprob; at one step per batch and no staleness it is numerics alone
-    mismatch_max     the largest
-    mean_ratio       mean importance ratio
-    approx_kl        estimate of KL(engine ‖ learner) per token
-    clip_fraction    tokens whose gradient the clip removed
+Its metrics are those of `step_metrics.py`.
 """
 
 import logging
@@ -27,21 +11,26 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from astraflow.algos.losses import TokenSums
-from astraflow.algos.packing import Costs, plan_micro_batches
+from astraflow.algos.losses.compose import Loss, Prepared
+from astraflow.algos.losses.tokens import LossBatch
+from astraflow.algos.packing import Costs, MicroBatch, PackItem, plan_micro_batches
 from astraflow.algos.tensors import HostTensor
 from astraflow.config import TrainerSection
 from astraflow.errors import WeightsError
 from astraflow.learners.base import StepReport
-from astraflow.learners.batch import read_batch
+from astraflow.learners.batch import Batch, read_batch
 from astraflow.learners.checkpoint import read_state, write_state
 from astraflow.learners.export import export_tensors, with_dtype
 from astraflow.learners.gradients import accumulate_gradients
+from astraflow.learners.logprobs import batch_logprobs
 from astraflow.learners.master import MasterWeights
-from astraflow.learners.model import load_model
+from astraflow.learners.model import load_frozen, load_model
 from astraflow.learners.precision import compute_dtype
+from astraflow.learners.step_metrics import Update, step_metrics
 from astraflow.messages import Sample
 from astraflow.models.folder import read_files, write_model
 
@@ -57,6 +46,7 @@ class TorchLearner:
         threads: cores for torch; set for the whole process.
         temperature: at which the engine samples and reports logprobs; 0 (greedy) reports them at 1.
         share_prefixes: compute the prompt of a group once where that is cheaper and the model allows it.
+        reference_folder: the model that a KL is taken to, read if loss.kl > 0; None: `model_folder`.
     """
 
     def __init__(
@@ -68,10 +58,12 @@ class TorchLearner:
         threads: int,
         temperature: float = 1.0,
         share_prefixes: bool = True,
+        reference_folder: Path | None = None,
     ) -> None:
         torch.set_num_threads(threads)
         self._section = section
         self._temperature = temperature or 1.0
+        self._loss = Loss(section.loss)
         self._model = load_model(model_folder)
         self._share_prefixes = share_prefixes and self._model.shares_prefixes
         self._costs = Costs(attention=self._model.attention_cost)
@@ -81,6 +73,9 @@ class TorchLearner:
         self._master = MasterWeights(
             self._model.module, section, dtype=dtype, dither_seed=seed if section.dither else None
         )
+        # In the learner's own dtype: before the first step the KL is exactly 0.
+        reference = reference_folder or model_folder
+        self._reference = load_frozen(reference, dtype) if self._loss.needs_reference else None
         logger.info(
             "learner ready",
             extra={
@@ -93,50 +88,95 @@ class TorchLearner:
         )
 
     def step(self, samples: Sequence[Sample]) -> StepReport:
-        """One optimizer step. Raises MessageError for samples that don't fit the model.
+        """One optimizer step: `updates_per_batch` updates. Raises MessageError for samples that don't fit the model.
 
         A batch whose samples all have advantage 0 has a gradient of 0: AdamW still moves along its momentum, exactly
-        as if the zeros had been computed.
+        as if the zeros had been computed. An update that is not finite is left out, and those after it.
         """
-        batch = read_batch(samples, vocabulary=self._model.vocabulary)
+        batch = read_batch(
+            samples, vocabulary=self._model.vocabulary, only_advantages=self._loss.only_advantages,
+            needs_behaviour=self._loss.needs_behaviour,
+        )  # fmt: skip
         if batch.sampled_tokens == 0:
             return StepReport(trained=False, skip_reason="no_tokens")
         if not batch.finite:
             return StepReport(trained=False, skip_reason="nan_loss")
-        plan = plan_micro_batches(
-            batch.items,
+        started = time.perf_counter()
+        prepared = self._prepare(batch)
+        prepare_s = time.perf_counter() - started
+        learning_rate = self.learning_rate
+        shares = batch.shares(self._section.updates_per_batch)
+        updates: list[Update] = []
+        for chosen_S in shares:
+            updates.append(self._update(batch, prepared, chosen_S, learning_rate=learning_rate))
+            if updates[-1].skip_reason:
+                break
+        done = [update for update in updates if not update.skip_reason]
+        if not done:
+            return StepReport(trained=False, skip_reason=updates[0].skip_reason, metrics={"loss": updates[0].loss})
+        self._steps += 1
+        metrics = {
+            **step_metrics(done),
+            "lr": learning_rate,
+            "tokens": float(batch.sampled_tokens),
+            "skipped_samples": float(batch.skipped),
+            "skipped_updates": float(len(shares) - len(done)),
+            "prepare_s": prepare_s,
+        }
+        if batch.reported:
+            metrics["entropy"] = -float(batch.behaviour_M.mean())
+        return StepReport(trained=True, metrics=metrics)
+
+    def _prepare(self, batch: Batch) -> Prepared:
+        """The whole batch before the first update; what the loss needs of it is computed here."""
+        behaviour_M, proximal_M, reference_M = torch.from_numpy(batch.behaviour_M), None, None
+        plan = self._plan(batch.items)
+        if self._loss.needs_proximal or not batch.reported:
+            proximal_M = batch_logprobs(self._model, plan, behaviour_M, temperature=self._temperature)
+        if not batch.reported:
+            assert proximal_M is not None
+            behaviour_M = proximal_M  # nothing but metrics looks at it
+        if self._reference is not None:
+            reference_M = batch_logprobs(self._reference, plan, behaviour_M, temperature=self._temperature)
+        return self._loss.prepare(
+            LossBatch(
+                behaviour_M=behaviour_M, advantages_M=torch.from_numpy(batch.advantages_M),
+                sequence_M=torch.from_numpy(batch.sequence_M), task_S=torch.from_numpy(batch.tasks_S),
+                proximal_M=proximal_M, reference_M=reference_M,
+            )
+        )  # fmt: skip
+
+    def _update(self, batch: Batch, prepared: Prepared, chosen_S: NDArray[np.bool_], *, learning_rate: float) -> Update:
+        plan = self._plan(batch.items_of(chosen_S))
+        current_M = None
+        if self._loss.needs_current:
+            current_M = batch_logprobs(self._model, plan, prepared.anchor_M, temperature=self._temperature)
+        weights = self._loss.weigh(prepared, chosen_S=torch.from_numpy(chosen_S), current_M=current_M)
+        found = accumulate_gradients(self._model, plan, self._loss, prepared, weights, temperature=self._temperature)
+        if not math.isfinite(found.loss):
+            return self._skip("nan_loss", found.loss)
+        norm = self._master.gradient_norm()
+        if not math.isfinite(norm):
+            return self._skip("nan_gradient", found.loss)
+        started = time.perf_counter()
+        self._master.apply_gradients(norm, learning_rate=learning_rate)
+        return Update(
+            loss=found.loss, grad_norm=norm, sums=found.sums, micro_batches=len(plan),
+            computed_tokens=sum(micro_batch.tokens_BL.size for micro_batch in plan), forward_s=found.forward_s,
+            backward_s=found.backward_s, optimizer_s=time.perf_counter() - started,
+        )  # fmt: skip
+
+    def _plan(self, items: Sequence[PackItem]) -> list[MicroBatch]:
+        return plan_micro_batches(
+            items,
             budget_tokens=self._section.micro_batch_tokens,
             costs=self._costs,
             share_prefixes=self._share_prefixes,
         )
-        result = accumulate_gradients(self._model, plan, batch, self._section, temperature=self._temperature)
-        if not math.isfinite(result.loss):
-            return self._skip("nan_loss", result.loss)
-        norm = self._master.gradient_norm()
-        if not math.isfinite(norm):
-            return self._skip("nan_gradient", result.loss)
-        started = time.perf_counter()
-        learning_rate = self.learning_rate
-        self._master.apply_gradients(norm, learning_rate=learning_rate)
-        self._steps += 1
-        metrics = {
-            "loss": result.loss,
-            "grad_norm": norm,
-            "lr": learning_rate,
-            "tokens": float(batch.sampled_tokens),
-            "computed_tokens": float(sum(micro_batch.tokens_BL.size for micro_batch in plan)),
-            "micro_batches": float(len(plan)),
-            "skipped_samples": float(batch.skipped),
-            "entropy": -float(batch.behaviour_M.mean()),
-            "forward_s": result.forward_s,
-            "backward_s": result.backward_s,
-            "optimizer_s": time.perf_counter() - started,
-        }
-        return StepReport(trained=True, metrics=metrics | _means(result.sums))
 
-    def _skip(self, reason: str, loss: float) -> StepReport:
+    def _skip(self, reason: str, loss: float) -> Update:
         self._master.drop_gradients()
-        return StepReport(trained=False, skip_reason=reason, metrics={"loss": loss})
+        return Update(skip_reason=reason, loss=loss)
 
     @property
     def learning_rate(self) -> float:
@@ -180,15 +220,3 @@ class TorchLearner:
     def export_model(self, folder: Path) -> None:
         """Write a folder that transformers loads, tokenizer and chat template included."""
         write_model(folder, self._files, self.export())
-
-
-def _means(sums: TokenSums) -> dict[str, float]:
-    if sums.tokens == 0:
-        return {}
-    return {
-        "mismatch": sums.mismatch / sums.tokens,
-        "mismatch_max": sums.mismatch_max,
-        "mean_ratio": sums.ratio / sums.tokens,
-        "approx_kl": sums.kl / sums.tokens,
-        "clip_fraction": sums.clipped / sums.tokens,
-    }

@@ -10,6 +10,7 @@ from pathlib import Path
 from astraflow.algos.feeds import feeds_of, players_of
 from astraflow.config import EnvSection, PolicySection, RunConfig, SourceSection, TrainerSection
 from astraflow.runfile.decode import Where, nearest
+from astraflow.runfile.loss_checks import check_loss
 from astraflow.runfile.transports import check_transport
 
 FULLS_IN_WEIGHTS = 3
@@ -28,6 +29,7 @@ def check(config: RunConfig, where: Where) -> None:
         _check_engine(name, policy, where)
         if policy.trainer:
             _check_trainer(name, policy.trainer, where)
+            check_loss(name, policy.trainer, where)
         _check_weights_stream(name, policy, config, where)
         check_transport(name, policy, where)
     for name, env in config.envs.items():

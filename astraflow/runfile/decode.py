@@ -98,6 +98,8 @@ def _check_named(kind: type[msgspec.Struct], value: Any, path: Path, where: Wher
 def _check_value(annotation: Any, value: Any, path: Path, where: Where) -> None:
     kind = bare(annotation)
     if get_origin(kind) is dict:
+        if not isinstance(value, Mapping):
+            raise where.error(path, f"expected a table, got {value_text(value)}")
         _check_json(value, path, where)
         return
     got = f"got {value_text(value)}"
@@ -129,8 +131,6 @@ def _check_value(annotation: Any, value: Any, path: Path, where: Where) -> None:
 
 def _check_json(value: Any, path: Path, where: Where) -> None:
     """Free-form arguments travel as JSON: tables, lists, text, true, false and finite numbers."""
-    if len(path) == 3 and not isinstance(value, Mapping):  # envs.<name>.args itself
-        raise where.error(path, f"expected a table, got {value_text(value)}")
     if isinstance(value, Mapping):
         for key, inner in value.items():
             _check_json(inner, (*path, key), where)

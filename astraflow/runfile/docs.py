@@ -7,7 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from astraflow.config import RunConfig
+from astraflow.algos.losses.presets import PRESETS
+from astraflow.config import LossSection, RunConfig
 from astraflow.runfile.schema import ANY_NAME, Key, keys, named_section, section
 from astraflow.runfile.toml import value_text
 
@@ -38,7 +39,22 @@ def page() -> str:
         parts.append("| key | type | default | meaning |\n|---|---|---|---|")
         parts += [_row(row) for row in rows]
         parts.append("")
+        parts += _presets() if kind is LossSection else []
     return "\n".join(parts).rstrip() + "\n"
+
+
+def _presets() -> list[str]:
+    """What each preset of a loss fills in."""
+    lines = ["| preset | source | `trainer` | `trainer.loss` |", "|---|---|---|---|"]
+    for name, preset in PRESETS.items():
+        arxiv = preset.source.removeprefix("arXiv:")
+        source = f"[{preset.source}](https://arxiv.org/abs/{arxiv})"
+        tables = (
+            ", ".join(f"`{key} = {value_text(value)}`" for key, value in table.items())
+            for table in (preset.trainer, preset.loss)
+        )
+        lines.append(f"| `{name}` | {source} | {' | '.join(tables)} |")
+    return [*lines, ""]
 
 
 def _tables(

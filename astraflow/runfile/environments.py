@@ -14,6 +14,7 @@ import msgspec
 
 from astraflow.config import EvalSection, RunConfig, SourceSection, from_json, to_json
 from astraflow.errors import AstraflowError
+from astraflow.named import load_named
 from astraflow.runfile.checks import trainable
 from astraflow.runfile.decode import Where
 
@@ -69,6 +70,17 @@ def find(config: RunConfig) -> Finding:
                 return finding
         finally:
             asyncio.run(env.close())
+    return _find_loss(config)
+
+
+def _find_loss(config: RunConfig) -> Finding:
+    """A loss of the user's own that can't be found; needs torch where that imports it."""
+    for name, trainer in trainable(config).items():
+        if ":" in trainer.loss.objective:
+            try:
+                load_named(trainer.loss.objective, what="loss")
+            except AstraflowError as exc:
+                return Finding(("policies", name, "trainer", "loss", "objective"), str(exc))
     return Finding()
 
 

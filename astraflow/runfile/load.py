@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from astraflow.config import RunConfig
+from astraflow.algos.losses.presets import expand
+from astraflow.config import RunConfig, SamplingSection
 from astraflow.errors import ConfigError
 from astraflow.runfile import overrides as override
 from astraflow.runfile.checks import check
@@ -34,7 +35,7 @@ def load(path: str | Path, overrides: Sequence[str] = (), *, environments: bool 
     except tomllib.TOMLDecodeError as exc:
         raise ConfigError(f"{path} is not valid TOML: {exc}") from exc
     where = Where(file=str(path), text=text, overrides=override.apply(tree, overrides))
-    _bind_prefetch(tree)
+    _bind_defaults(tree)
     config = decode(tree, where)
     check(config, where)
     if environments:
@@ -60,10 +61,15 @@ def _read(path: Path) -> str:
         raise ConfigError(f"run file {path} can't be read: {exc.strerror}") from exc
 
 
-def _bind_prefetch(tree: Mapping[str, Any]) -> None:
-    """Without staleness nothing can be bound ahead: the default of `prefetch` is 0 then (DESIGN §7)."""
+def _bind_defaults(tree: Mapping[str, Any]) -> None:
+    """Defaults that depend on other keys: a loss's preset, and no prefetch without staleness (DESIGN §7)."""
     policies = tree.get("policies")
     for policy in policies.values() if isinstance(policies, Mapping) else ():
         trainer = policy.get("trainer") if isinstance(policy, Mapping) else None
-        if isinstance(trainer, dict) and trainer.get("max_staleness") == 0:
+        if not isinstance(trainer, dict):
+            continue
+        if trainer.get("max_staleness") == 0:
             trainer.setdefault("prefetch", 0)
+        sampling = policy.get("sampling")
+        longest = sampling.get("max_new_tokens") if isinstance(sampling, Mapping) else None
+        expand(trainer, max_new_tokens=SamplingSection().max_new_tokens if longest is None else longest)

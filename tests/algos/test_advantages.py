@@ -15,6 +15,7 @@ from astraflow.errors import ConfigError
 
 groups = arrays(np.float64, st.integers(1, 16), elements=st.floats(-100, 100, width=32))
 every = pytest.mark.parametrize("name", sorted(ADVANTAGES))
+centred = pytest.mark.parametrize("name", sorted(ADVANTAGES.keys() - {"reward"}))
 
 
 def test_group_of_four_by_hand() -> None:
@@ -22,6 +23,10 @@ def test_group_of_four_by_hand() -> None:
     assert dr_grpo(rewards_G).tolist() == [0.5, -0.5, -0.5, 0.5]
     np.testing.assert_allclose(grpo(rewards_G), np.array([0.5, -0.5, -0.5, 0.5]) / (math.sqrt(1 / 3) + 1e-4))
     np.testing.assert_allclose(rloo(rewards_G), [2 / 3, -2 / 3, -2 / 3, 2 / 3])  # 1 − mean(0, 0, 1), 0 − mean(1, 0, 1)
+
+
+def test_rewards_can_be_advantages_as_they_are() -> None:
+    assert advantage_function("reward")(np.array([0.5, 0.5, 2.0])).tolist() == [0.5, 0.5, 2.0]
 
 
 def test_std_divides_by_members_minus_one() -> None:
@@ -34,12 +39,12 @@ def test_rloo_is_reward_minus_mean_of_the_others() -> None:
     np.testing.assert_allclose(rloo(rewards_G), rewards_G - others_G)
 
 
-@every
+@centred
 def test_group_of_one_has_no_advantage(name: str) -> None:
     assert advantage_function(name)(np.array([3.5])).tolist() == [0.0]
 
 
-@every
+@centred
 def test_equal_rewards_give_exact_zeros(name: str) -> None:
     # mean(0.1, 0.1, 0.1) is 0.10000000000000002
     assert advantage_function(name)(np.array([0.1, 0.1, 0.1])).tolist() == [0.0, 0.0, 0.0]
@@ -60,7 +65,7 @@ def test_reward_that_is_no_number_shows_in_the_advantages(name: str, bad: float,
         assert not np.isfinite(advantage_function(name)(rewards_G)).all()
 
 
-@every
+@centred
 @given(rewards_G=groups)
 def test_advantages_sum_to_zero_and_keep_the_order_of_rewards(name: str, rewards_G: np.ndarray) -> None:
     advantages_G = advantage_function(name)(rewards_G)
@@ -70,7 +75,7 @@ def test_advantages_sum_to_zero_and_keep_the_order_of_rewards(name: str, rewards
     assert (np.diff(by_reward) >= 0).all()
 
 
-@every
+@centred
 @given(rewards_G=groups, shift=st.floats(-10, 10))
 def test_adding_a_constant_to_all_rewards_changes_nothing(name: str, rewards_G: np.ndarray, shift: float) -> None:
     rounding = 1e-12 * 100 / 1e-4

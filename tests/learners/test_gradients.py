@@ -8,13 +8,17 @@ import pytest
 import torch
 import transformers
 
-from astraflow.algos.packing import Costs, plan_micro_batches
-from astraflow.learners.batch import read_batch
-from astraflow.learners.gradients import accumulate_gradients
-from astraflow.learners.model import SHARED_PREFIX_FAMILIES, load_model
+from astraflow.algos.losses.compose import Loss
+from astraflow.algos.losses.tokens import LossBatch
+from astraflow.algos.packing import Costs, MicroBatch, plan_micro_batches
+from astraflow.config import LossSection
+from astraflow.learners.batch import Batch, read_batch
+from astraflow.learners.gradients import Backward, accumulate_gradients
+from astraflow.learners.model import SHARED_PREFIX_FAMILIES, LoadedModel, load_model
 from astraflow.messages import Sample, array_of
-from tests.learners.learner_cases import batch, model_folder, sample, section
+from tests.learners.learner_cases import batch, model_folder, sample
 
+DEFAULTS = LossSection()
 CASES = [
     *((family, tied, share) for family in sorted(SHARED_PREFIX_FAMILIES) for tied in (0, 1) for share in (0, 1)),
     ("gpt2", 1, 0),
@@ -38,6 +42,28 @@ def reference(folder: Path, samples: Sequence[Sample], *, temperature: float) ->
     return float(loss.detach()), {name: p.grad for name, p in model.named_parameters()}
 
 
+def gradients_of(
+    model: LoadedModel,
+    plan: Sequence[MicroBatch],
+    read: Batch,
+    *,
+    loss: LossSection = DEFAULTS,
+    temperature: float = 1.0,
+) -> Backward:
+    """What the learner does in a step's only update."""
+    one = Loss(loss)
+    prepared = one.prepare(
+        LossBatch(
+            behaviour_M=torch.from_numpy(read.behaviour_M),
+            advantages_M=torch.from_numpy(read.advantages_M),
+            sequence_M=torch.from_numpy(read.sequence_M),
+            task_S=torch.from_numpy(read.tasks_S),
+        )
+    )
+    weights = one.weigh(prepared, chosen_S=torch.ones(len(read.tasks_S), dtype=torch.bool))
+    return accumulate_gradients(model, plan, one, prepared, weights, temperature=temperature)
+
+
 def ours(
     folder: Path,
     samples: Sequence[Sample],
@@ -51,7 +77,7 @@ def ours(
     read = read_batch(samples, vocabulary=model.vocabulary)
     costs = Costs(attention=model.attention_cost, micro_batch=per_pass)
     plan = plan_micro_batches(read.items, budget_tokens=budget, costs=costs, share_prefixes=share)
-    result = accumulate_gradients(model, plan, read, section(), temperature=temperature)
+    result = gradients_of(model, plan, read, temperature=temperature)
     gradients = {name: p.grad for name, p in model.module.named_parameters() if p.grad is not None}
     return result.loss, gradients, len(plan)
 
@@ -134,7 +160,7 @@ def test_gradient_equals_finite_differences(tmp_path: Path) -> None:
     weights = dict(model.module.named_parameters())
 
     def loss() -> float:
-        return accumulate_gradients(model, plan, read, section(clip_low=0.9, clip_high=1e3), temperature=1.0).loss
+        return gradients_of(model, plan, read, loss=LossSection(clip_low=0.9, clip_high=1e3)).loss
 
     model.module.zero_grad()
     loss()

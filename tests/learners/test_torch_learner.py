@@ -8,6 +8,7 @@ import pytest
 import torch
 import transformers
 
+from astraflow.config import LossSection
 from astraflow.errors import MessageError
 from astraflow.messages import Sample, array_of
 from tests.learners.learner_cases import (
@@ -154,7 +155,7 @@ def test_warm_up_is_linear_and_counts_trained_steps_only(tmp_path: Path) -> None
         {"learning_rate": 2e-3},
         {"weight_decay": 0.5},
         {"max_grad_norm": 1e-9},  # AdamW forgives scale, but not below its epsilon
-        {"clip_low": 0.9, "clip_high": 9.0},
+        {"loss": LossSection(clip_low=0.9, clip_high=9.0)},
         {"beta1": 0.5},
         {"beta2": 0.5},
         {"warmup_steps": 5},

@@ -55,7 +55,18 @@ TRAIN_MISMATCH = _metric(
 TRAIN_MISMATCH_MAX = _metric("train.mismatch_max", "nat", "the largest such difference")
 TRAIN_APPROX_KL = _metric("train.approx_kl", "nat", "KL estimate between behaviour and current policy")
 TRAIN_MEAN_RATIO = _metric("train.mean_ratio", "1", "mean importance ratio")
+TRAIN_RATIO_MAX = _metric("train.ratio_max", "1", "the largest importance ratio")
+TRAIN_ESS = _metric("train.ess", "1", "effective sample size of the importance ratios over tokens; 1 = on-policy")
+TRAIN_SECOND_MOMENT = _metric("train.second_moment", "nat^2", "mean squared log importance ratio")
 TRAIN_CLIP_FRACTION = _metric("train.clip_fraction", "1", "share of sampled tokens whose ratio is clipped")
+TRAIN_MASKED_FRACTION = _metric(
+    "train.masked_fraction", "1", "share of sampled tokens that a mask left out of the loss"
+)
+TRAIN_REFERENCE_KL = _metric("train.reference_kl", "nat", "KL estimate between current policy and reference model")
+TRAIN_TOKEN_ENTROPY = _metric("train.token_entropy", "nat", "mean entropy of the sampled tokens' distributions")
+TRAIN_UPDATES = _metric("train.updates", "updates", "optimizer updates in this step")
+TRAIN_SKIPPED_UPDATES = _metric("train.skipped_updates", "updates", "left out after one that was not finite")
+TRAIN_PREPARE_S = _metric("train.prepare_s", "s", "forward passes for proximal and reference logprobs")
 TRAIN_STALENESS_MEAN = _metric(
     "train.staleness_mean", "steps", "trainer step - step of a sample's oldest version, mean"
 )

@@ -130,6 +130,7 @@ async def _build(ctx: ActorContext, thread: LearnerThread, section: TrainerSecti
         seed=ctx.config.run.seed,
         threads=ctx.threads,
         temperature=ctx.policy_section.sampling.temperature,
+        reference_folder=resolve_model(ctx.policy_section.model),
     )
     return await thread(build)
 

@@ -1,0 +1,74 @@
+"""What an optimizer step reports, from what its updates found. Pure.
+
+Metrics of a step (`StepReport.metrics`), over all its updates where there are several:
+    loss             that was minimised, by the run file's aggregation; mean over updates
+    grad_norm        before clipping; mean over updates
+    lr               step size used
+    tokens           sampled tokens of the batch
+    computed_tokens  positions that went forward and backward through the model, padding included
+    micro_batches    forward and backward passes
+    skipped_samples  samples without gradient, not computed
+    updates          optimizer updates; skipped_updates: those left out after one that was not finite
+    entropy          −mean of the engine's logprobs over all sampled tokens: what it estimates
+    prepare_s        proximal and reference passes
+    forward_s, backward_s, optimizer_s   seconds
+and, of the computed samples, absent if there are none:
+    mismatch         mean |engine − learner| logprob; at one step per batch and no staleness it is numerics alone
+    mismatch_max     the largest
+    mean_ratio       mean importance ratio of learner over engine; ratio_max: the largest
+    ess              effective sample size of these ratios, as a share of the tokens
+    second_moment    mean squared log ratio
+    approx_kl        estimate of KL(engine ‖ learner) per token
+    clip_fraction    tokens whose gradient or weight the objective cut
+    masked_fraction  tokens without weight: M2PO's mask, masked importance sampling
+    reference_kl     estimate of KL(learner ‖ reference) per token; absent without loss.kl, and while it is exactly 0
+    token_entropy    mean entropy of a token's distribution; absent without loss.entropy_bonus
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from astraflow.algos.losses.diagnostics import TokenSums
+
+
+@dataclass(frozen=True, kw_only=True)
+class Update:
+    """One optimizer update, or what kept it from being made."""
+
+    skip_reason: str = ""  # nan_loss | nan_gradient | "" = made
+    loss: float
+    grad_norm: float = 0.0
+    computed_tokens: int = 0
+    micro_batches: int = 0
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    optimizer_s: float = 0.0
+    sums: TokenSums = field(default_factory=TokenSums)
+
+
+def step_metrics(updates: Sequence[Update]) -> dict[str, float]:
+    """Of at least one update, all of them made."""
+    count = len(updates)
+    metrics = {
+        "loss": sum(each.loss for each in updates) / count,
+        "grad_norm": sum(each.grad_norm for each in updates) / count,
+        "computed_tokens": float(sum(each.computed_tokens for each in updates)),
+        "micro_batches": float(sum(each.micro_batches for each in updates)),
+        "updates": float(count),
+        "forward_s": sum(each.forward_s for each in updates),
+        "backward_s": sum(each.backward_s for each in updates),
+        "optimizer_s": sum(each.optimizer_s for each in updates),
+    }
+    return metrics | _token_means(sum((each.sums for each in updates), TokenSums()))
+
+
+def _token_means(sums: TokenSums) -> dict[str, float]:
+    if sums.tokens == 0:
+        return {}
+    means = {
+        "mismatch": sums.mismatch, "mean_ratio": sums.ratio, "approx_kl": sums.kl, "clip_fraction": sums.clipped,
+        "masked_fraction": sums.masked, "second_moment": sums.second_moment,
+    }  # fmt: skip
+    means |= {name: value for name in ("reference_kl", "token_entropy") if (value := getattr(sums, name))}
+    metrics = {name: value / sums.tokens for name, value in means.items()}
+    return metrics | {"mismatch_max": sums.mismatch_max, "ratio_max": sums.ratio_max, "ess": sums.effective_fraction}
