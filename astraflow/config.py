@@ -102,6 +102,17 @@ class LossSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     aggregation_constant: Annotated[int, _doc("tokens; 0 = sampling.max_new_tokens", ge=0)] = 0
 
 
+class ReplaySection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[policies.<name>.trainer.replay]: groups that are trained again."""
+
+    kind: Annotated[str, _doc("none, latest, uniform, prioritized, or module:Class of your own")] = "none"
+    args: Annotated[dict[str, Any], _doc("keyword arguments of that")] = field(default_factory=dict)
+    share: Annotated[float, _doc("part of a batch that is replayed, at most", ge=0, lt=1)] = 0.25
+    max_uses: Annotated[int, _doc("batches that a group is in, its first included", ge=2)] = 2
+    max_staleness: Annotated[int, _doc("steps between sampling and training; 0 = the trainer's bound", ge=0)] = 0
+    capacity: Annotated[int, _doc("groups that are remembered; the oldest go", ge=1)] = 256
+
+
 class TrainerSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """[policies.<name>.trainer]: how it learns. A policy without this table is frozen."""
 
@@ -126,9 +137,13 @@ class TrainerSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         float, _doc("taken off the reward of a reply of max_new_tokens, and less in the window before", ge=0)
     ] = 0.0
     overlong_window: Annotated[float, _doc("share of max_new_tokens where it rises from 0", gt=0, le=1)] = 0.2
-    filters: Annotated[tuple[Literal["zero-advantage", "truncated"], ...], _doc("groups that are not trained")] = (
-        "zero-advantage",
+    filters: Annotated[
+        tuple[str, ...], _doc("groups that are not trained: zero-advantage, truncated, or module:Class of your own")
+    ] = ("zero-advantage",)
+    filter_args: Annotated[dict[str, Any], _doc("keyword arguments by filter, e.g. {truncated = {most = 0.3}}")] = (
+        field(default_factory=dict)
     )
+    replay: ReplaySection = ReplaySection()
     max_staleness: Annotated[int, _doc("steps between sampling and training, at most", ge=0)] = 1
     prefetch: Annotated[int, _doc("batches bound ahead of the trainer; 0 if max_staleness = 0", ge=0)] = 1
     micro_batch_tokens: Annotated[int, _doc("tokens per forward pass, padding included", ge=16)] = 2048
@@ -187,16 +202,27 @@ class EnvSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_tokens: Annotated[int, _doc("tokens sampled in an episode, sub-agents' included; 0 = unlimited", ge=0)] = 0
 
 
+class SelectSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[sources.<name>.select]: which of its tasks are tried, and which are skipped this time."""
+
+    kind: Annotated[
+        str, _doc("accept-all, filter-solved, greso, curriculum, pools, levels, or module:Class of your own")
+    ] = "accept-all"
+    args: Annotated[dict[str, Any], _doc("keyword arguments of the selector")] = field(default_factory=dict)
+
+
 class SourceSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """[sources.<name>]: where training tasks come from."""
 
     env: Annotated[Name, _doc("the environment that the tasks are of: a name in [envs]")]
     group_size: Annotated[int, _doc("episodes per task, compared with each other", ge=1)] = 8
+    extra: Annotated[int, _doc("redundant episodes per task: the slowest are cancelled", ge=0)] = 0
     weight: Annotated[float, _doc("share among sources", gt=0)] = 1.0
     first: Annotated[int, _doc("index of the first task", ge=0)] = 0
     size: Annotated[int, _doc("tasks per epoch; 0 = all that the environment has", ge=0)] = 0
     epochs: Annotated[int, _doc("passes over the tasks; 0 = unlimited", ge=0)] = 0
     shuffle: Annotated[bool, _doc("a new seeded order in every epoch; needs a finite size")] = False
+    select: SelectSection = SelectSection()
 
 
 class EvalSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -217,7 +243,12 @@ class DataflowSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     max_attempts: Annotated[int, _doc("attempts at a task before its member is given up", ge=1)] = 3
     min_group_size: Annotated[int, _doc("members with a valid reward that a group needs; 0 = all", ge=0)] = 2
     max_failed_groups: Annotated[int, _doc("groups in a row without a valid reward before the run stops", ge=1)] = 100
-    order: Annotated[Literal["fifo", "edf"], _doc("edf: groups that go stale first are trained first")] = "edf"
+    order: Annotated[
+        str, _doc("fifo; edf: groups that go stale first are trained first; or module:Class of your own")
+    ] = "edf"
+    shares: Annotated[
+        Literal["weight", "size"], _doc("what a source's share follows: its weight, or its weight times its size")
+    ] = "weight"
     snapshot_every_s: Annotated[float, _doc("seconds between snapshots", gt=0)] = 5.0
     standbys: Annotated[
         int, _doc("more dataflow processes that `up` starts; one takes over when the first dies", ge=0)

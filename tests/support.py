@@ -47,8 +47,8 @@ def make_task(id: str = "task", env: str = "math", **fields: Any) -> Task:
 
 def make_episode(task_id: str = "task", env: str = "math", **fields: Any) -> Episode:
     """A valid episode without trajectories."""
-    given = {"attempt": 0, "group_id": "group", "group_size": 1, "member": 0, "source": "source"} | fields
-    return Episode(task_id=task_id, env=env, reason=Reason.OK, **given)
+    given = {"attempt": 0, "group_id": "group", "group_size": 1, "member": 0, "source": "source"}
+    return Episode(task_id=task_id, env=env, **{"reason": Reason.OK, **given, **fields})
 
 
 async def kill(server: EmbeddedServer) -> None:

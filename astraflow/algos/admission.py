@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from astraflow.algos.flow import Flow
-from astraflow.algos.ids import GroupKey
-from astraflow.algos.sources import Mixer
+from astraflow.algos.sources import Choice, Mixer
 
 # Credit comes in fractions of a group when the yield is below 1.
 LEAST_CREDIT = 1e-9
@@ -18,7 +17,7 @@ LEAST_CREDIT = 1e-9
 class Proposal(NamedTuple):
     """A group to issue."""
 
-    key: GroupKey
+    choice: Choice
     min_versions: dict[str, int]  # per fed policy, the oldest version whose samples can still be trained
 
 
@@ -32,13 +31,14 @@ def by_credit(mixer: Mixer, flows: Mapping[str, Flow], feeds: Mapping[str, tuple
     more = dict.fromkeys(flows, 0)
     proposals = []
     while hungry := {name for name, flow in flows.items() if flow.credit(more[name]) > LEAST_CREDIT}:
-        key = trial.choose(source for source, fed in feeds.items() if hungry.intersection(fed))
-        if key is None:
+        choice = trial.choose(source for source, fed in feeds.items() if hungry.intersection(fed))
+        if choice is None:
             break
-        fed = feeds[key.source]
+        source, position = choice.key.source, choice.position
+        fed = feeds[source]
         oldest = {name: flows[name].oldest_useful(more[name]) for name in fed if name in hungry}
-        proposals.append(Proposal(key, {name: version for name, version in oldest.items() if version > 0}))
-        trial.advance(key.source)
+        proposals.append(Proposal(choice, {name: version for name, version in oldest.items() if version > 0}))
+        trial.advance(source, position)
         for name in fed:
             more[name] += 1
     return proposals
@@ -56,12 +56,13 @@ def cohort(mixer: Mixer, flows: Mapping[str, Flow], feeds: Mapping[str, tuple[st
     trial = mixer.copy()
     proposals = []
     while hungry := {name for name, count in lacking.items() if count > 0}:
-        key = trial.choose(source for source, fed in feeds.items() if hungry.intersection(fed))
-        if key is None:
+        choice = trial.choose(source for source, fed in feeds.items() if hungry.intersection(fed))
+        if choice is None:
             break
-        fed = [name for name in feeds[key.source] if name in live]
-        proposals.append(Proposal(key, {name: live[name].trainer.version for name in fed}))
-        trial.advance(key.source)
+        source, position = choice.key.source, choice.position
+        fed = [name for name in feeds[source] if name in live]
+        proposals.append(Proposal(choice, {name: live[name].trainer.version for name in fed}))
+        trial.advance(source, position)
         for name in fed:
             lacking[name] -= 1
     return proposals

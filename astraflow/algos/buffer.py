@@ -4,12 +4,15 @@ It holds references to episodes, not episodes. Invariant: a group is in it at mo
 """
 
 from collections.abc import Collection
-from typing import Literal
+from typing import Any, Protocol
 
 import msgspec
 
 from astraflow.algos.ids import GroupKey
-from astraflow.algos.staleness import VersionMap, oldest_step, staleness
+from astraflow.algos.stages import Stage
+from astraflow.algos.staleness import VersionMap, staleness
+
+ORDERS = {"edf": "astraflow.algos.order:Edf", "fifo": "astraflow.algos.order:Fifo"}
 
 
 class BufferedGroup(msgspec.Struct, frozen=True):
@@ -24,11 +27,19 @@ class BufferedGroup(msgspec.Struct, frozen=True):
     versions: tuple[int, ...]  # that sampled the policy's tokens, sorted
 
 
-class Buffer:
-    """One policy's groups. fifo: as they closed; edf: what goes stale first goes first, then as issued."""
+class Order(Protocol):
+    """A stage (see stages.py) that says which group is trained first."""
 
-    def __init__(self, order: Literal["fifo", "edf"], groups: Collection[BufferedGroup] = ()) -> None:
-        self._order = order
+    def key(self, group: BufferedGroup, versions: VersionMap) -> Any:
+        """What groups are sorted by, the smallest first; equal ones go as they closed."""
+        ...
+
+
+class Buffer:
+    """One policy's groups."""
+
+    def __init__(self, order: Stage[Order], groups: Collection[BufferedGroup] = ()) -> None:
+        self.order = order
         self._groups = {group.id: group for group in groups}
 
     def __len__(self) -> int:
@@ -64,9 +75,7 @@ class Buffer:
             newest: version that the trainer told of last. What a newer one sampled waits: its step isn't known.
         """
         known = [group for group in self._groups.values() if group.versions[-1] <= newest]
-        if self._order == "edf":
-            known.sort(key=lambda group: (oldest_step(versions, group.versions), group.ordinal))
-        return known[:count]
+        return sorted(known, key=lambda group: self.order.ask("key", group, versions))[:count]
 
     def first_by_id(self, count: int) -> list[BufferedGroup]:
         """The `count` groups with the smallest keys, for deterministic mode; they stay here."""

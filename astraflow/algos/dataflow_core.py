@@ -116,10 +116,10 @@ class DataflowCore:
                 self._state.open_group(decision)
         elif group is not None and decision.kind is DecisionKind.REISSUE:
             group.reissue(decision.member, decision.attempt)
-            self._state.note_retry(group)
+            self._state.note(group)
         elif group is not None:
             group.give_up(decision.member, decision.reason)
-            self._state.note_retry(group)
+            self._state.note(group)
             self._close_if_complete(group)
 
     def tasks_of(self, decision: Decision, payload: Payload) -> list[Task]:
@@ -169,7 +169,7 @@ class DataflowCore:
             self._count(self._state.feeds.get(parsed[1].source, ()), ledger.LATE)
             return EpisodeVerdict(kind=VerdictKind.LATE)
         taken = group.take(episode, sequence, max_attempts=self._state.config.dataflow.max_attempts)
-        self._state.note_retry(group)
+        self._state.note(group)
         if taken is not Taken.TERMINAL:
             self._count(group.feeds, ledger.LATE if taken is Taken.LATE else ledger.RETRIED)
             return EpisodeVerdict(kind=VerdictKind(taken.value))

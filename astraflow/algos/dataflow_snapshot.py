@@ -6,8 +6,10 @@ It holds places in the EPISODES log, not episodes. Invariant: fields are only ev
 import msgspec
 
 from astraflow.algos.evals import EvalState
+from astraflow.algos.feedback import PendingResult
 from astraflow.algos.flow import FlowState
 from astraflow.algos.groups import OpenGroup
+from astraflow.algos.stages import StageState
 from astraflow.errors import MessageError
 
 SNAPSHOT_SCHEMA = 1
@@ -19,6 +21,7 @@ class Cohort(msgspec.Struct):
     id: str  # "" = none
     size: int  # tasks
     issued: int = 0  # tasks
+    first: int = 0  # ordinal of its first group
 
 
 class Snapshot(msgspec.Struct, kw_only=True):
@@ -28,7 +31,7 @@ class Snapshot(msgspec.Struct, kw_only=True):
     incarnation: str
     cursor: int = 0  # last EPISODES sequence that was taken in
     ordinal: int = 0  # groups issued
-    issued: dict[str, int] = {}  # per source, groups
+    issued: dict[str, int] = {}  # per source, positions behind it, skipped ones included
     clocks: dict[str, float] | None = None  # per source, of the mixer; None = they haven't started
     groups: list[OpenGroup] = []
     closed: list[tuple[str, int, list[tuple[int, int]]]] = []  # source, epoch, half-open ranges of indices
@@ -37,6 +40,8 @@ class Snapshot(msgspec.Struct, kw_only=True):
     notes: list[str] = []
     unknown: int = 0  # records of tasks that this run never issued
     cohort: Cohort = msgspec.field(default_factory=lambda: Cohort("", 0))
+    selects: dict[str, StageState] = {}  # per source
+    results: list[PendingResult] = []
 
 
 class _Head(msgspec.Struct):

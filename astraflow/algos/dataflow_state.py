@@ -3,11 +3,15 @@
 It decides nothing. Invariant: `DataflowState(config, snapshot=state.snapshot())` equals `state`, episodes aside.
 """
 
+import math
 from collections import deque
 from collections.abc import Mapping
 
+import msgspec
+
 from astraflow.algos.dataflow_snapshot import Cohort, Snapshot
 from astraflow.algos.evals import SOURCE_PREFIX, EvalSet
+from astraflow.algos.feedback import Feedback, mean_correct
 from astraflow.algos.feeds import feeds_of, players_of
 from astraflow.algos.flow import Flow
 from astraflow.algos.groups import OpenGroup, Seat
@@ -36,6 +40,7 @@ class DataflowState:
         self.notes: deque[str] = deque(snapshot.notes, maxlen=NOTES_KEPT)
         self.feeds = {name: feeds_of(config, section.env) for name, section in config.sources.items()}
         self.mixer = _mixer(config, sizes, snapshot)
+        self.feedback = Feedback(self.mixer.sources, ordered=self.deterministic, pending=snapshot.results)
         self.flows = {
             name: Flow(config, name, shelf=self.shelf, notes=self.notes, state=snapshot.flows.get(name))
             for name, policy in config.policies.items()
@@ -52,6 +57,7 @@ class DataflowState:
         # An evaluation may have been taken out of the run file; its open groups go with it.
         self.groups = {each.id: each for each in snapshot.groups if self.known_set(each.decision)}
         self.retrying = {group.id: group for group in self.groups.values() if group.retrying}
+        self.satisfied = {group.id: group for group in self.groups.values() if group.enough}
         self._closed = {(source, epoch): RangeSet(ranges) for source, epoch, ranges in snapshot.closed}
         self._ordinal = snapshot.ordinal
         for flow in self.flows.values():
@@ -68,7 +74,8 @@ class DataflowState:
             closed=[(source, epoch, found.ranges()) for (source, epoch), found in self._closed.items()],
             flows={name: flow.state() for name, flow in self.flows.items()},
             evals={name: each.state for name, each in self.evals.items()}, notes=list(self.notes),
-            unknown=self.unknown, cohort=self.cohort,
+            unknown=self.unknown, cohort=msgspec.structs.replace(self.cohort), results=list(self.feedback.pending),
+            selects={name: source.select.state() for name, source in self.mixer.sources.items()},
         )  # fmt: skip
 
     @property
@@ -92,7 +99,7 @@ class DataflowState:
             self._advance(decision)
             env, feeds = self.config.sources[decision.source].env, self.feeds[decision.source]
         if decision.cohort_id != self.cohort.id:
-            self.cohort = Cohort(decision.cohort_id, decision.cohort_size)
+            self.cohort = Cohort(decision.cohort_id, decision.cohort_size, first=self._ordinal)
         self.cohort.issued += decision.group_size
         seats = [Seat() for _ in range(decision.group_size)]
         group = OpenGroup(decision, env, feeds, self._ordinal, seats)
@@ -101,27 +108,40 @@ class DataflowState:
         for policy in feeds:
             self.flows[policy].opened(group)
 
-    def note_retry(self, group: OpenGroup) -> None:
-        """The group's members that wait for another attempt may have changed."""
-        if group.retrying:
-            self.retrying[group.id] = group
-        else:
-            self.retrying.pop(group.id, None)
+    def note(self, group: OpenGroup) -> None:
+        """The group's members may have changed: what waits for another attempt, what isn't needed any more."""
+        for noted, holds in ((self.retrying, group.retrying), (self.satisfied, group.enough)):
+            if holds:
+                noted[group.id] = group
+            else:
+                noted.pop(group.id, None)
 
     def close_group(self, group: OpenGroup) -> dict[str, str]:
         """Take a complete group out and settle it with every policy that it feeds; their verdicts."""
         del self.groups[group.id]
         self.retrying.pop(group.id, None)
+        self.satisfied.pop(group.id, None)
         key = group.key
         self._closed.setdefault((key.source, key.epoch), RangeSet()).add(key.index)
-        fates = {policy: self.flows[policy].settle(group) for policy in group.feeds}
+        settled = {policy: self.flows[policy].settle(group) for policy in group.feeds}
+        rewards = {policy: each.rewards for policy, each in settled.items()}
+        correct = mean_correct(self.shelf[sequence] for sequence in group.sequences())
+        self.feedback.closed(key, group.ordinal, rewards, correct)
+        self._deliver_results()
         if group.decision.eval_set:
             each = self.evals[group.decision.eval_set]
             episodes = [self.shelf[sequence] for sequence in group.sequences()]
             failed = len(group.seats) - len(episodes)
             each.closed(group.decision.eval_round, episodes, failed=failed, trainers=self.trainers)
         self.shelf.release(group.sequences())
-        return fates
+        return {policy: each.fate for policy, each in settled.items()}
+
+    def _deliver_results(self) -> None:
+        half = self.cohort.issued < self.cohort.size
+        self.feedback.deliver(
+            open_from=next(iter(self.groups.values())).ordinal if self.groups else math.inf,
+            cohort_from=self.cohort.first if half else math.inf,
+        )
 
     def open_tasks(self, policy: str) -> int:
         """Tasks of open groups that feed the policy."""
@@ -134,13 +154,15 @@ class DataflowState:
 
     def _advance(self, decision: Decision) -> None:
         source, key = decision.source, GroupKey(decision.source, decision.epoch, decision.index)
-        expected = self.mixer.next_of(source) if source in self.config.sources else None
-        if key != expected:
+        known = self.mixer.sources.get(source)
+        at = self.mixer.issued.get(source, 0)
+        position = at if decision.position < 0 else decision.position
+        if known is None or position < at or not known.has(key, position):
             raise ConfigError(
                 f"the log of decisions has group {decision.group_id} where [sources] and [run].seed now put "
-                f"{expected}; restore them, or start afresh with `astraflow up --fresh`"
+                f"{known and known.key_at(position)}; restore them, or start afresh with `astraflow up --fresh`"
             )
-        self.mixer.advance(source)
+        self.mixer.advance(source, position)
 
 
 def _mixer(config: RunConfig, sizes: Mapping[str, int | None], snapshot: Snapshot) -> Mixer:
@@ -149,7 +171,14 @@ def _mixer(config: RunConfig, sizes: Mapping[str, int | None], snapshot: Snapsho
         if name.startswith(SOURCE_PREFIX):
             raise ConfigError(f"[sources.{name}]: names that begin with {SOURCE_PREFIX!r} belong to evaluations")
     sources = {
-        name: Source(name, section, env_size=sizes.get(section.env), seed=config.run.seed)
+        name: Source(
+            name,
+            section,
+            env_size=sizes.get(section.env),
+            seed=config.run.seed,
+            by_size=config.dataflow.shares == "size",
+            saved=snapshot.selects.get(name),
+        )
         for name, section in config.sources.items()
     }
     if snapshot.clocks is None:

@@ -59,6 +59,16 @@ class OpenGroup(msgspec.Struct):
         return GroupKey(self.decision.source, self.decision.epoch, self.decision.index)
 
     @property
+    def wanted(self) -> int:
+        """Members that it needs; the others are redundant."""
+        return self.decision.group_size - self.decision.extra
+
+    @property
+    def enough(self) -> bool:
+        """It has the members that it needs while redundant ones are still open."""
+        return self.decision.extra > 0 and not self.complete and len(self.sequences()) >= self.wanted
+
+    @property
     def complete(self) -> bool:
         """No seat is open."""
         return not any(seat.open for seat in self.seats)

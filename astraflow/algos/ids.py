@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+LEVEL_STRIDE = 10**10  # between the tasks of two levels of an environment; each level has its own indices below it
 DIGITS = 18  # of an epoch, index or member; Python refuses to read thousands of them
 
 
@@ -18,6 +19,21 @@ class GroupKey:
     source: str
     epoch: int
     index: int
+
+    @property
+    def parts(self) -> tuple[str, int, int]:
+        """For keyed draws."""
+        return self.source, self.epoch, self.index
+
+
+def level_of(index: int) -> int:
+    """The level of a task's index; 0 where the environment has no levels."""
+    return index // LEVEL_STRIDE
+
+
+def uniform(seed: int, *key: str | int) -> float:
+    """A draw in (0, 1) that is fixed by its key."""
+    return ((keyed_seed(seed, *key) >> 11) + 0.5) / 2**52
 
 
 def group_id(incarnation: str, key: GroupKey) -> str:

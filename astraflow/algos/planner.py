@@ -6,12 +6,15 @@ of an evaluation or a training cohort, and what is proposed doesn't depend on th
 
 from collections.abc import Mapping
 
+import msgspec
+
 from astraflow.algos import admission, ledger
 from astraflow.algos.dataflow_snapshot import Cohort
 from astraflow.algos.dataflow_state import DataflowState
 from astraflow.algos.deadlines import Deadlines
 from astraflow.algos.evals import EvalSet
 from astraflow.algos.ids import GroupKey, group_id
+from astraflow.algos.sources import Choice
 from astraflow.messages import Decision, DecisionKind
 
 
@@ -39,11 +42,16 @@ def _open_groups(state: DataflowState, deadlines: Deadlines, now: float) -> list
     decisions = [group.closing(-1, now=now, reason=ledger.UNUSED) for group in unused]
     if unused:
         return decisions
+    decisions = [group.closing(-1, now=now, reason=ledger.REDUNDANT) for group in state.satisfied.values()]
     for group in state.retrying.values():
+        if group.id in state.satisfied:
+            continue
         for member, seat in enumerate(group.seats):
             if seat.retry:
                 decisions.append(group.again(member, attempt=seat.attempt + 1, now=now, reason="failed"))
     for group, member in deadlines.overdue(state.groups.values(), now):
+        if group.id in state.satisfied:
+            continue
         attempt = group.seats[member].attempt + 1
         if attempt < state.config.dataflow.max_attempts:
             decisions.append(group.again(member, attempt=attempt, now=now, reason="deadline"))
@@ -74,23 +82,34 @@ def _training(state: DataflowState, now: float) -> list[Decision]:
     sources = state.config.sources
     if not state.deterministic:
         return [
-            _issue(state, key, sources[key.source].group_size, versions, now)
-            for key, versions in admission.by_credit(state.mixer, state.flows, state.feeds)
+            _issue_choice(state, choice, versions, now)
+            for choice, versions in admission.by_credit(state.mixer, state.flows, state.feeds)
         ]
     proposals = admission.cohort(state.mixer, state.flows, state.feeds)
     cohort = state.cohort
     if cohort.issued >= cohort.size:  # else a crash came in between, and the rest of it is due
         if state.groups:
             return []
-        tasks = sum(sources[key.source].group_size for key, _ in proposals)
+        tasks = sum(sources[choice.key.source].group_size for choice, _ in proposals)
         cohort = Cohort(f"{state.incarnation}/train-{sum(state.mixer.issued.values())}", tasks)
     decisions, issued = [], cohort.issued
-    for key, versions in proposals:
+    for choice, versions in proposals:
         if issued < cohort.size:
-            size = sources[key.source].group_size
-            decisions.append(_issue(state, key, size, versions, now, cohort.id, cohort.size))
-            issued += size
+            decisions.append(_issue_choice(state, choice, versions, now, cohort))
+            issued += decisions[-1].group_size
     return decisions
+
+
+def _issue_choice(
+    state: DataflowState, choice: Choice, min_versions: Mapping[str, int], now: float, cohort: Cohort | None = None
+) -> Decision:
+    """The decision that issues a source's next group, with its redundant members."""
+    section = state.config.sources[choice.key.source]
+    issue = _issue(
+        state, choice.key, section.group_size + section.extra, min_versions, now, cohort.id if cohort else "",
+        cohort.size if cohort else 0,
+    )  # fmt: skip
+    return msgspec.structs.replace(issue, position=choice.position, extra=section.extra)
 
 
 def _issue(

@@ -100,6 +100,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     min_versions: dict[str, int] = {}
     cohort_id: str = ""
     cohort_size: int = 0
+    position: int = -1  # of the group among its source's tasks; -1 = the next one
+    extra: int = 0  # members of the group that are redundant
 
 
 class SnapshotPointer(msgspec.Struct, frozen=True, kw_only=True):

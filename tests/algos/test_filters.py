@@ -1,33 +1,64 @@
 """Filters of groups."""
 
+from collections.abc import Sequence
+
 import numpy as np
+import pytest
 
 from astraflow.algos.advantages import ADVANTAGES
-from astraflow.algos.filters import FILTERS, filtered_by
+from astraflow.algos.filters import FILTERS, ClosedGroup, Filter
+from astraflow.algos.ids import GroupKey
+from astraflow.algos.stages import Stage
+from astraflow.errors import ConfigError
 from astraflow.messages import Reason
+from tests.support import make_episode
 
 OK, CUT = Reason.OK, Reason.TRUNCATED
 
 
+def closed(advantages: Sequence[float], reasons: Sequence[Reason] = ()) -> ClosedGroup:
+    reasons = reasons or [OK] * len(advantages)
+    episodes = tuple(make_episode(f"t{k}", reason=reason) for k, reason in enumerate(reasons))
+    advantages_G = np.array(advantages, dtype=np.float64)
+    return ClosedGroup(
+        policy="solver", key=GroupKey("s", 0, 0), rewards_G=advantages_G, advantages_G=advantages_G, episodes_G=episodes
+    )
+
+
+def built(name: str, **args: object) -> Filter:
+    return Stage("filters", name, args, FILTERS, None).algorithm
+
+
 def test_equal_rewards_have_no_signal() -> None:
+    drops = built("zero-advantage").drops
     for advantages in (ADVANTAGES[name] for name in ADVANTAGES.keys() - {"reward"}):
-        assert filtered_by(["zero-advantage"], advantages(np.full(4, 0.1)), [OK] * 4) == "zero-advantage"
-        assert filtered_by(["zero-advantage"], advantages(np.array([0.0, 0.0, 1.0])), [OK] * 3) == ""
+        assert drops(closed(advantages(np.full(4, 0.1))))
+        assert not drops(closed(advantages(np.array([0.0, 0.0, 1.0]))))
 
 
 def test_rounding_is_no_signal() -> None:
-    assert FILTERS["zero-advantage"](np.array([1e-9, -1e-9]), [OK, OK])
-    assert not FILTERS["zero-advantage"](np.array([1e-3, -1e-3]), [OK, OK])
+    assert built("zero-advantage").drops(closed([1e-9, -1e-9]))
+    assert not built("zero-advantage").drops(closed([1e-3, -1e-3]))
+    assert built("zero-advantage", tolerance=0.01).drops(closed([1e-3, -1e-3]))
 
 
 def test_truncated_drops_groups_that_are_cut_off_by_more_than_half() -> None:
-    some = np.array([1.0, -1.0, 0.0, 0.0])
-    assert filtered_by(["truncated"], some, [CUT, CUT, OK, OK]) == ""
-    assert filtered_by(["truncated"], some, [CUT, CUT, CUT, OK]) == "truncated"
+    some = [1.0, -1.0, 0.0, 0.0]
+    assert not built("truncated").drops(closed(some, [CUT, CUT, OK, OK]))
+    assert built("truncated").drops(closed(some, [CUT, CUT, CUT, OK]))
+    assert built("truncated", most=0.25).drops(closed(some, [CUT, CUT, OK, OK]))
 
 
-def test_the_first_filter_that_fires_is_the_reason() -> None:
-    nothing = np.zeros(2)
-    assert filtered_by(["truncated", "zero-advantage"], nothing, [CUT, CUT]) == "truncated"
-    assert filtered_by(["zero-advantage", "truncated"], nothing, [CUT, CUT]) == "zero-advantage"
-    assert filtered_by([], nothing, [CUT, CUT]) == ""
+@pytest.mark.parametrize(
+    ("name", "args", "message"),
+    [
+        ("truncate", {}, "did you mean 'truncated'"),
+        ("truncated", {"mots": 0.2}, "no argument 'mots'; did you mean 'most'"),
+        ("truncated", {"most": 1.5}, "most is 1.5"),
+        ("zero-advantage", {"tolerance": float("nan")}, "at least 0"),
+    ],
+    ids=["kind", "argument", "value", "nan"],
+)
+def test_mistakes_are_config_errors(name: str, args: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        built(name, **args)

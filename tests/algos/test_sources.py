@@ -20,10 +20,10 @@ def source(name: str = "s", *, env_size: int | None = None, seed: int = 0, **sec
 def drawn(mixer: Mixer, count: int, allowed: list[str] | None = None) -> list[GroupKey]:
     keys = []
     for _ in range(count):
-        key = mixer.choose(allowed or list(mixer.sources))
-        assert key is not None
-        mixer.advance(key.source)
-        keys.append(key)
+        choice = mixer.choose(allowed or list(mixer.sources))
+        assert choice is not None
+        mixer.advance(choice.key.source, choice.position)
+        keys.append(choice.key)
     return keys
 
 
@@ -97,7 +97,7 @@ def test_a_source_that_had_to_wait_gets_its_share_but_no_burst() -> None:
 def test_looking_does_not_move_the_original() -> None:
     mixer = Mixer.fresh({"a": source("a")}, seed=0)
     drawn(mixer.copy(), 5)
-    assert mixer.choose(["a"]) == GroupKey("a", 0, 0)
+    assert mixer.choose(["a"]) == (GroupKey("a", 0, 0), 0)
 
 
 def test_an_exhausted_source_leaves_the_mix() -> None:

@@ -1,0 +1,64 @@
+"""What one policy makes of a closed group: which members count, and whether it is trained on.
+
+It keeps no group and counts nothing. Invariant: the same group and episodes give the same answer, in every process.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from astraflow.algos import ledger
+from astraflow.algos.advantages import AdvantageFunction
+from astraflow.algos.buffer import BufferedGroup
+from astraflow.algos.filters import FILTERS, ClosedGroup, Filter
+from astraflow.algos.groups import OpenGroup
+from astraflow.algos.samples import Judged, judge
+from astraflow.algos.shelf import Shelf
+from astraflow.algos.stages import Stage, StageState
+from astraflow.config import RunConfig, TrainerSection
+
+
+def buffered(group: OpenGroup, valid: Mapping[int, Judged]) -> BufferedGroup:
+    """The group with these of its members, as it waits to be trained."""
+    return BufferedGroup(
+        group.id, group.key, group.ordinal, tuple(valid), tuple(group.seats[member].sequence for member in valid),
+        tuple(each.reward for each in valid.values()),
+        tuple(sorted({version for each in valid.values() for version in each.versions})),
+    )  # fmt: skip
+
+
+class Closing:
+    """Judges the groups of one policy."""
+
+    def __init__(
+        self, config: RunConfig, policy: str, section: TrainerSection, advantages: AdvantageFunction,
+        saved: Mapping[str, StageState],
+    ) -> None:  # fmt: skip
+        """`saved`: its filters' states by name. Raises ConfigError."""
+        self._policy = policy
+        self._min_group_size = config.dataflow.min_group_size
+        self._advantages = advantages
+        path = f"policies.{policy}.trainer.filters"
+        self.filters: dict[str, Stage[Filter]] = {
+            name: Stage(path, name, section.filter_args.get(name, {}), FILTERS, saved.get(name))
+            for name in section.filters
+        }
+
+    def judged(self, group: OpenGroup, shelf: Shelf) -> list[Judged]:
+        """Each member: valid, or why it can't be trained on."""
+        return [
+            judge(shelf[seat.sequence], self._policy) if seat.sequence else Judged(fate=seat.failure)
+            for seat in group.seats
+        ]
+
+    def reason_against(self, group: OpenGroup, valid: Mapping[int, Judged], shelf: Shelf) -> str:
+        """Why a group with these valid members isn't trained; "" = it is."""
+        wanted = group.wanted
+        if len(valid) < max(1, min(self._min_group_size or wanted, wanted)):
+            return ledger.SMALL_GROUP
+        rewards_G = np.array([each.reward for each in valid.values()], dtype=np.float64)
+        closed = ClosedGroup(
+            policy=self._policy, key=group.key, rewards_G=rewards_G, advantages_G=self._advantages(rewards_G),
+            episodes_G=tuple(shelf[group.seats[member].sequence] for member in valid),
+        )  # fmt: skip
+        return next((name for name, each in self.filters.items() if each.ask("drops", closed)), "")

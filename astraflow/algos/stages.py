@@ -1,0 +1,73 @@
+"""What a data algorithm is: a plain object, named in the run file, whose knobs are its constructor's arguments.
+
+A stage is pure: no I/O, no clock, no random state (whoever calls it hands in keyed draws), so that the same state gives
+the same decisions in every process. It keeps each argument in an attribute of the same name, and may have two methods
+more: `state() -> plain data` and `restore(plain data)`; without them it is stateless. Invariant: a stage that was
+restored from its `StageState` decides as the one that was saved.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from astraflow.errors import ConfigError
+from astraflow.named import arguments_of, build, nearest
+
+T = TypeVar("T")
+
+
+class StageState(msgspec.Struct):
+    """What snapshots keep of a stage; append fields only."""
+
+    kind: str
+    data: Any = None  # what its `state()` gave; None = stateless
+    knobs: dict[str, Any] = {}  # set since the run began
+
+
+class Stage(Generic[T]):
+    """A stage in its place: built from the run file, brought back from a snapshot, turned while the run goes on."""
+
+    def __init__(
+        self, what: str, kind: str, args: Mapping[str, Any], kinds: Mapping[str, str], saved: StageState | None
+    ) -> None:
+        """`saved` is ignored if it is of another kind: the run file was changed. Raises ConfigError."""
+        self.what, self.kind = what, kind
+        self._args = dict(args)
+        self._knobs: dict[str, Any] = {}
+        self.algorithm: T = build(what, kind, args, kinds)
+        if saved is None or saved.kind != kind:
+            return
+        for name, value in saved.knobs.items():
+            self.set_knob(name, value)
+        if saved.data is not None:
+            try:
+                self.algorithm.restore(saved.data)
+            except Exception as exc:  # users' code
+                raise ConfigError(
+                    f"{what} {kind} can't go on from its state in the snapshot: {exc!r}; "
+                    "restore its code, or start afresh with `astraflow up --fresh`"
+                ) from exc
+
+    def ask(self, method: str, *args: Any, **named: Any) -> Any:
+        """Call a method of the algorithm. Raises ConfigError if it fails: it may be the user's own."""
+        try:
+            return getattr(self.algorithm, method)(*args, **named)
+        except Exception as exc:
+            raise ConfigError(f"{self.what}: {self.kind} failed in {method}(): {exc!r}; mend it and go on") from exc
+
+    def state(self) -> StageState:
+        """For the snapshot."""
+        state = getattr(self.algorithm, "state", None)
+        return StageState(self.kind, state() if state else None, dict(self._knobs))
+
+    def set_knob(self, name: str, value: Any) -> None:
+        """Change one argument from now on. Raises ConfigError for what the constructor wouldn't take."""
+        known = arguments_of(type(self.algorithm))
+        if name not in known:
+            raise ConfigError(f"{self.what} {self.kind} has no knob {name!r}{nearest(name, known)}")
+        given = self._args | self._knobs | {name: value}
+        own = f"{type(self.algorithm).__module__}:{type(self.algorithm).__qualname__}"
+        fresh = build(self.what, self.kind, given, {self.kind: own})  # the constructor is what validates
+        setattr(self.algorithm, name, getattr(fresh, name, value))
+        self._knobs[name] = value
