@@ -11,7 +11,7 @@ def add(verbs: Verbs) -> None:
     parser = add_verb(
         verbs,
         "check",
-        help="check a run file, offline, and print it with every default filled in",
+        help="check a run file, offline; print its data algorithms in a sentence each and every default filled in",
         example="astraflow check examples/arithmetic.toml --set run.seed=7",
     )
     add_run_file(parser)
@@ -19,8 +19,9 @@ def add(verbs: Verbs) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the resolved file; the return value is the exit code. Raises ConfigError."""
-    from astraflow.runfile import load, resolved
+    """Print the pipeline as comments and the resolved file; the return value is the exit code. Raises ConfigError."""
+    from astraflow.runfile import load, pipeline, resolved
 
-    sys.stdout.write(resolved(load(args.run_file, args.overrides)))
+    config = load(args.run_file, args.overrides)
+    sys.stdout.write("".join(f"# {line}\n" for line in pipeline(config)) + "\n" + resolved(config))
     return 0

@@ -1,5 +1,6 @@
 """The run file: read, overridden, checked, documented. The schema itself is `astraflow.config`."""
 
 from astraflow.runfile.load import load, resolved
+from astraflow.runfile.stages import pipeline
 
-__all__ = ["load", "resolved"]
+__all__ = ["load", "pipeline", "resolved"]

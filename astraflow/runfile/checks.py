@@ -11,6 +11,7 @@ from astraflow.algos.feeds import feeds_of, players_of
 from astraflow.config import EnvSection, PolicySection, RunConfig, SourceSection, TrainerSection
 from astraflow.runfile.decode import Where, nearest
 from astraflow.runfile.loss_checks import check_loss
+from astraflow.runfile.stages import check_stages
 from astraflow.runfile.transports import check_transport
 
 FULLS_IN_WEIGHTS = 3
@@ -36,6 +37,7 @@ def check(config: RunConfig, where: Where) -> None:
         _check_policy_of_env(name, env, config, where)
         _check_roles(name, env, config, where)
     _check_feeding(config, where)
+    check_stages(config, where)
     _check_bus(config, where)
     if config.run.deterministic:
         _check_deterministic(config, where)

@@ -98,6 +98,10 @@ def check_ranges(name: str, env: Sized, config: RunConfig) -> Finding | None:
     for key, source in sources.items():
         if source.shuffle and not source.size and env.size is None:
             return Finding(("sources", key, "shuffle"), f"environment {name} is endless; set sources.{key}.size too")
+        if config.dataflow.shares == "size" and not source.size and env.size is None:
+            return Finding(("sources", key, "size"), f"is 0, but environment {name} is endless and shares = 'size'")
+        if finding := _check_levels(key, source, getattr(env, "levels", 1)):
+            return finding
         last = _last_index(source, env.size, config) - 1
         for eval_key, held_out in evals.items():
             eval_last = held_out.first + held_out.size - 1
@@ -108,6 +112,17 @@ def check_ranges(name: str, env: Sized, config: RunConfig) -> Finding | None:
                     f" {last}), but held-out tasks must not be trained on; move them, or bound sources.{key}.size",
                 )
     return None
+
+
+def _check_levels(name: str, source: SourceSection, levels: int) -> Finding | None:
+    """Whether the environment has the levels that the selector climbs."""
+    wanted = source.select.args.get("levels", 1) if source.select.kind == "levels" else 1
+    if wanted <= levels:
+        return None
+    return Finding(
+        ("sources", name, "select", "args"),
+        f"levels is {wanted}, but environment {source.env} has {levels}; see docs/run-file.md on levels",
+    )
 
 
 def _check_inside(path: tuple[str, ...], section: SourceSection | EvalSection, size: int | None) -> Finding | None:

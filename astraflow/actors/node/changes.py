@@ -22,6 +22,8 @@ FIXED = (
     ("policies", "*", "trainer", "batch_groups"),
 )
 """Keys that ids, cursors, snapshots or weights depend on. `*` is any name."""
+FREE = (("sources", "*", "select"), ("sources", "*", "extra"), ("sources", "*", "weight"))
+"""Exceptions: what decisions record, so that they can be replayed under other settings."""
 
 
 def changed_keys(old: RunConfig, new: RunConfig) -> dict[str, tuple[Any, Any]]:
@@ -55,9 +57,13 @@ def _is_fixed(path: tuple[str, ...], old: RunConfig, new: RunConfig) -> bool:
         before, after = old.policies.get(name), new.policies.get(name)
         if before is None or after is None or (before.trainer is None) != (after.trainer is None):
             return True
+    return _below(path, FIXED) and not _below(path, FREE)
+
+
+def _below(path: tuple[str, ...], patterns: tuple[tuple[str, ...], ...]) -> bool:
     return any(
-        len(path) >= len(fixed) and all(want in ("*", got) for want, got in zip(fixed, path, strict=False))
-        for fixed in FIXED
+        len(path) >= len(each) and all(want in ("*", got) for want, got in zip(each, path, strict=False))
+        for each in patterns
     )
 
 

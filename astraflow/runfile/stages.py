@@ -1,0 +1,115 @@
+"""The data algorithms of a run file: built once to check their arguments, and told in a sentence for people.
+
+It runs none of them. Assumes that every key by itself is right (`decode.py`).
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from astraflow.algos.buffer import ORDERS
+from astraflow.algos.feeds import feeds_of
+from astraflow.algos.filters import FILTERS
+from astraflow.algos.replay import RANKS
+from astraflow.algos.select import SELECTS
+from astraflow.config import ReplaySection, RunConfig, SourceSection, TrainerSection
+from astraflow.errors import ConfigError
+from astraflow.named import build, nearest
+from astraflow.runfile.decode import Path, Where
+
+
+def check_stages(config: RunConfig, where: Where) -> None:
+    """Every algorithm exists, takes its arguments, and has the method that it is there for. Raises ConfigError."""
+    for name, source in config.sources.items():
+        path = ("sources", name, "select")
+        _build(path, where, "selector", source.select.kind, source.select.args, SELECTS, ("take", "observe"))
+        if config.run.deterministic and source.extra:
+            problem = f"is {source.extra}; run.deterministic needs 0, because who is slowest differs from run to run"
+            raise where.error(("sources", name, "extra"), problem)
+    _build(("dataflow", "order"), where, "order", config.dataflow.order, {}, ORDERS, ("key",))
+    for name, policy in config.policies.items():
+        if policy.trainer is not None:
+            _check_filters(name, policy.trainer, where)
+            _check_replay(name, policy.trainer, config, where)
+
+
+def _check_filters(policy: str, trainer: TrainerSection, where: Where) -> None:
+    path = ("policies", policy, "trainer")
+    for name, args in trainer.filter_args.items():
+        if name not in trainer.filters:
+            problem = f"{name} isn't among filters{nearest(name, trainer.filters)}"
+            raise where.error((*path, "filter_args"), problem)
+        if not isinstance(args, Mapping):
+            raise where.error((*path, "filter_args"), f"{name}: expected a table of arguments, got {args!r}")
+    for name in trainer.filters:
+        args = trainer.filter_args.get(name, {})
+        _build((*path, "filters"), where, "filter", name, args, FILTERS, ("drops",))
+
+
+def _check_replay(policy: str, trainer: TrainerSection, config: RunConfig, where: Where) -> None:
+    path, replay = ("policies", policy, "trainer", "replay"), trainer.replay
+    if replay.kind == "none":
+        return
+    _build(path, where, "replay", replay.kind, replay.args, RANKS, ("rank",))
+    if config.run.deterministic:
+        raise where.error(path, f"is {replay.kind}; run.deterministic trains every group once, remove it")
+    if not (replay.max_staleness or trainer.max_staleness):
+        raise where.error(
+            (*path, "max_staleness"), "is 0, and so is the trainer's own: nothing could be replayed; raise it"
+        )
+    if int(replay.share * trainer.batch_groups) == 0:
+        raise where.error(
+            (*path, "share"),
+            f"is {replay.share:g} of batch_groups = {trainer.batch_groups}, less than one group; raise one of them",
+        )
+
+
+def _build(
+    path: Path, where: Where, what: str, kind: str, args: Mapping[str, Any], kinds: Mapping[str, str],
+    methods: tuple[str, ...],
+) -> None:  # fmt: skip
+    try:
+        algorithm = build(what, kind, args, kinds)
+    except ConfigError as exc:
+        raise where.error(path, str(exc)) from exc
+    missing = [name for name in methods if not callable(getattr(algorithm, name, None))]
+    if missing:
+        raise where.error(path, f"{what} {kind} has no method {', '.join(missing)}")
+
+
+def pipeline(config: RunConfig) -> Iterator[str]:
+    """A line per source and trained policy: what happens to tasks and groups, in order."""
+    for name, source in config.sources.items():
+        fed = ", ".join(feeds_of(config, source.env)) or "nobody"
+        yield f"source {name}: {_source(source)} ▸ feeds {fed}"
+    for name, policy in config.policies.items():
+        if policy.trainer is not None:
+            yield f"policy {name}: {_policy(policy.trainer, config)}"
+
+
+def _source(source: SourceSection) -> str:
+    order = "shuffled" if source.shuffle else "in order"
+    group = f"groups of {source.group_size}" + (f" + {source.extra} redundant" if source.extra else "")
+    return f"{source.env} {order} × {source.weight:g} ▸ {_called(source.select.kind, source.select.args)} ▸ {group}"
+
+
+def _policy(trainer: TrainerSection, config: RunConfig) -> str:
+    least = config.dataflow.min_group_size
+    steps = [
+        f"at least {least} members" if least else "whole groups",
+        *(f"not {_called(name, trainer.filter_args.get(name, {}))}" for name in trainer.filters),
+        f"{trainer.advantage} advantages",
+        f"{config.dataflow.order} order within staleness {trainer.max_staleness}",
+        f"batches of {trainer.batch_groups} groups" + _replayed(trainer.replay, trainer),
+    ]
+    return " ▸ ".join(steps)
+
+
+def _replayed(replay: ReplaySection, trainer: TrainerSection) -> str:
+    if replay.kind == "none":
+        return ""
+    most = int(replay.share * trainer.batch_groups)
+    return f", at most {most} of them replayed ({_called(replay.kind, replay.args)})"
+
+
+def _called(kind: str, args: Mapping[str, Any]) -> str:
+    return kind + (f"({', '.join(f'{name}={value}' for name, value in args.items())})" if args else "")
