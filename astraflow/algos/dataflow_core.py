@@ -11,6 +11,7 @@ again in another interleaving, never train a task twice; every issued task ends 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from astraflow.algos import ledger
 from astraflow.algos.dataflow_snapshot import Snapshot, decode_snapshot, encode_snapshot
@@ -19,10 +20,13 @@ from astraflow.algos.deadlines import Deadlines
 from astraflow.algos.evals import EvalScore
 from astraflow.algos.groups import OpenGroup, Taken
 from astraflow.algos.ids import GroupKey, group_id, parse_task_id
+from astraflow.algos.knobs import knobs_of
 from astraflow.algos.planner import plan
 from astraflow.algos.tasks import Payload, tasks_of
 from astraflow.config import RunConfig
+from astraflow.errors import ConfigError
 from astraflow.messages import Decision, DecisionKind, Episode, Progress, SampleBatch, Task
+from astraflow.named import nearest
 
 REPORT_S = 10.0  # a rollout ends an episode at its deadline; its record then needs a moment
 
@@ -217,6 +221,22 @@ class DataflowCore:
     def batch_metrics(self, policy: str) -> dict[str, float]:
         """Metric values (kind dataflow) of the policy's last batch; names are those of actors/base/metrics.py."""
         return self._state.flows[policy].batch_values()
+
+    # --- knobs of data algorithms, changed while the run goes on ---
+
+    def knobs(self) -> dict[str, Any]:
+        """Every knob by its key in the run file, and its value now."""
+        return {key: getattr(stage.algorithm, name, None) for key, (stage, name) in knobs_of(self._state).items()}
+
+    def set_knob(self, key: str, value: Any) -> None:
+        """Change one from now on; it stays changed after a restart. Raises ConfigError for a wrong key or value."""
+        known = knobs_of(self._state)
+        if key not in known:
+            raise ConfigError(f"there is no knob {key!r}{nearest(key, known)}")
+        stage, name = known[key]
+        stage.set_knob(name, value)
+        for source in self._state.mixer.sources.values():
+            source.forget()
 
     # --- evaluations, the end, and what people want to know ---
 

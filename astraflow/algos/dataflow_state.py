@@ -61,7 +61,7 @@ class DataflowState:
         self._closed = {(source, epoch): RangeSet(ranges) for source, epoch, ranges in snapshot.closed}
         self._ordinal = snapshot.ordinal
         for flow in self.flows.values():
-            flow.hold_buffered()
+            flow.stock.hold()
         for group in self.groups.values():
             group.feeds = tuple(policy for policy in group.feeds if policy in self.flows)
             self.shelf.hold(group.sequences())

@@ -116,11 +116,10 @@ class Source:
     def observe(self, result: GroupResult) -> None:
         """A group of this source closed."""
         self.select.ask("observe", result)
-        self._next.clear()
+        self.forget()
 
-    def set_knob(self, name: str, value: object) -> None:
-        """Change one argument of the selector. Raises ConfigError."""
-        self.select.set_knob(name, value)
+    def forget(self) -> None:
+        """The selector may answer otherwise from now on."""
         self._next.clear()
 
 

@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 TYPE_OF_KEY = {  # by the first token of a key; others hold what they like
     "run": "RunRecord", "head": "Head", "member": "Member", "lease": "Lease", "ledger": "Ledger",
     "progress": "Progress", "snapshot": "SnapshotPointer", "drain": "Drain",
+    "closed": "GroupClosed",
 }  # fmt: skip
 OPERATION, MARKER = "KV-Operation", "Nats-Marker-Reason"
 DELETE_MARKER_TTL_S = 60.0

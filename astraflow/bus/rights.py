@@ -91,7 +91,7 @@ def _of_role(role: BusRole, names: Topology) -> tuple[str, ...]:
             return (
                 *_reader("*"), f"{API}.STREAM.PURGE.*", f"{root}.task.*", f"{root}.task.*.eval", blobs,
                 *_whole_and_parts(f"{root}.sample.*"), *_whole_and_parts(names.decision()),
-                f"{names.snapshot_part()}.*", *_keys(kv, "run", "lease.>", "ledger.*", "snapshot.*"),
+                f"{names.snapshot_part()}.*", *_keys(kv, "run", "lease.>", "ledger.*", "snapshot.*", "closed.>"),
             )  # fmt: skip
         case BusRole.TRAINER:
             return (

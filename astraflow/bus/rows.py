@@ -158,9 +158,9 @@ def build_rows(names: "Topology") -> tuple[Row, ...]:
         ),
         Row(
             kind=Kind.KV, stream=names.kv, subjects=(f"{names.kv_prefix}>",), parts=(),
-            message="RunRecord, Head, Member, Lease, Progress, SnapshotPointer, Ledger, Drain", producer="all",
-            reader="all", released="overwritten, deleted or expired", max_per_subject=1, message_ttl=True,
-            marker_ttl_s=60.0,
+            message="RunRecord, Head, Member, Lease, Progress, SnapshotPointer, Ledger, Drain, GroupClosed",
+            producer="all", reader="all", released="overwritten, deleted or expired", max_per_subject=1,
+            message_ttl=True, marker_ttl_s=60.0,
         ),
     )  # fmt: skip
     return shared + tuple(row for policy in names.policies for row in _policy_rows(names, policy))

@@ -14,6 +14,7 @@ from astraflow.messages.control import (
     Decision,
     Drain,
     Event,
+    GroupClosed,
     Lease,
     Ledger,
     Member,
@@ -32,13 +33,14 @@ SCHEMA_VERSION = 1
 Message = (
     Task | Episode | GenRequest | GenChunk | GenCancel | SampleBatch | Manifest | Head | Member | Lease | Ledger
     | Progress | Decision | SnapshotPointer | Event | Metrics | RunRecord | Drain
+    | GroupClosed
 )  # fmt: skip
 MESSAGE_TYPES: dict[str, type[Any]] = {
     "task": Task, "episode": Episode, "gen_request": GenRequest, "gen_chunk": GenChunk, "gen_cancel": GenCancel,
     "sample_batch": SampleBatch, "manifest": Manifest, "head": Head, "member": Member, "lease": Lease,
     "ledger": Ledger,
     "progress": Progress, "decision": Decision, "snapshot_pointer": SnapshotPointer, "event": Event,
-    "metrics": Metrics, "run_record": RunRecord, "drain": Drain,
+    "metrics": Metrics, "run_record": RunRecord, "drain": Drain, "group_closed": GroupClosed,
 }  # fmt: skip
 _NAMES = {kind: name for name, kind in MESSAGE_TYPES.items()}
 

@@ -104,6 +104,13 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     extra: int = 0  # members of the group that are redundant
 
 
+class GroupClosed(msgspec.Struct, frozen=True, kw_only=True):
+    """No task of the group is needed any more. KV key closed.<source>.<epoch>.<index>, with a TTL."""
+
+    group_id: str
+    reason: str
+
+
 class SnapshotPointer(msgspec.Struct, frozen=True, kw_only=True):
     """Where the last durable snapshot is. KV key snapshot.dataflow. No parts: a dataflow started and has saved none."""
 

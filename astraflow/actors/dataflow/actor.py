@@ -9,6 +9,7 @@ release the lease.
 
 import asyncio
 import logging
+import math
 import time
 from typing import TypeAlias
 
@@ -27,7 +28,9 @@ from astraflow.bus import LogEntry
 from astraflow.envs.registry import build_env
 from astraflow.messages import (
     Decision,
+    DecisionKind,
     Episode,
+    GroupClosed,
     Ledger,
     MemberState,
     Metrics,
@@ -146,6 +149,8 @@ class Dataflow:
             for decision in self._core.plan(self._now()):
                 await self._decide(decision)
                 await self._publish_tasks(decision, publishing)
+                if decision.kind is DecisionKind.CLOSE and decision.member < 0:
+                    publishing.create_task(self._tell_closed(decision))
             for policy in self._samples:
                 while (batch := self._core.next_batch(policy)) is not None:
                     await self._emit(batch)
@@ -165,6 +170,15 @@ class Dataflow:
         tasks = await asyncio.to_thread(self._core.tasks_of, decision, lambda env, index: self._envs[env].task(index))
         for task in tasks:
             publishing.create_task(self._publish_task(task))
+
+    async def _tell_closed(self, decision: Decision) -> None:
+        """Rollouts stop playing the group's tasks. The key expires when such a task would be overdue."""
+        await self._bus.kv_put(
+            f"closed.{decision.source}.{decision.epoch}.{decision.index}",
+            GroupClosed(group_id=decision.group_id, reason=decision.reason),
+            ttl_s=max(1, math.ceil(self._ctx.config.dataflow.task_deadline_s)),
+            deadline_s=None,
+        )
 
     async def _publish_task(self, task: Task) -> None:
         topology = self._bus.topology

@@ -23,6 +23,7 @@ from astraflow.actors.base.metrics import (
 )
 from astraflow.actors.rollout.cohort_gate import CohortGate
 from astraflow.actors.rollout.generation import Generates, GenerationClient
+from astraflow.actors.rollout.needed import NeededTasks, NotNeededError
 from astraflow.actors.rollout.play import Player, failed_episode
 from astraflow.actors.rollout.stats import RolloutStats
 from astraflow.actors.rollout.tokenizers import fetch_tokenizers
@@ -60,6 +61,7 @@ class RolloutPool:
         self._in_work: dict[tuple[str, int], _InWork] = {}  # by task id and attempt
         self.folded = 0  # deliveries of an attempt that was in work
         self.stats = RolloutStats()
+        self.needed = NeededTasks()
         ctx.gauge(ROLLOUT_SLOTS, self._size)
 
     async def serve(self, queue: WorkQueue, group: asyncio.TaskGroup) -> None:
@@ -141,7 +143,12 @@ class RolloutPool:
         if deliveries > MAX_DELIVERIES:
             error = f"poison: delivered {deliveries} times without a record"
             return failed_episode(task, Reason.INFRA, error, started_at=time.time())
-        return await self._player.play(task)
+        started_at = time.time()
+        try:
+            async with self.needed.while_needed(task.group_id):
+                return await self._player.play(task)
+        except NotNeededError:
+            return failed_episode(task, Reason.CANCELLED, "its group was closed before", started_at=started_at)
 
     async def _publish(self, episode: Episode) -> None:
         bus = self._ctx.bus
@@ -218,6 +225,7 @@ async def _serve_all(
                 for consumer in (topology.task_consumer(env), topology.eval_consumer(env)):
                     group.create_task(_pull(ctx, pool, consumer, group))
             group.create_task(_report(ctx, pool, client))
+            group.create_task(pool.needed.watch(ctx.bus))
             await ctx.stopping.wait()
             ctx.set_state(MemberState.DRAINING)
             raise _Stop

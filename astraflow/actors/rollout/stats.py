@@ -37,7 +37,7 @@ class RolloutStats:
         self.episodes += 1
         self.tokens += sampled_tokens(episode)
         self.truncated += episode.reason is Reason.TRUNCATED
-        self.failures += episode.reason not in TRAINABLE_REASONS
+        self.failures += episode.reason not in TRAINABLE_REASONS and episode.reason is not Reason.CANCELLED
         self.seconds += episode.ended_at - episode.started_at
 
     def flush(self, *, continuations: int) -> dict[str, float] | None:
