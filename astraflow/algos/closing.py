@@ -12,6 +12,7 @@ from astraflow.algos.advantages import AdvantageFunction
 from astraflow.algos.buffer import BufferedGroup
 from astraflow.algos.filters import FILTERS, ClosedGroup, Filter
 from astraflow.algos.groups import OpenGroup
+from astraflow.algos.overlong import Overlong
 from astraflow.algos.samples import Judged, judge
 from astraflow.algos.shelf import Shelf
 from astraflow.algos.stages import Stage, StageState
@@ -22,7 +23,7 @@ def buffered(group: OpenGroup, valid: Mapping[int, Judged]) -> BufferedGroup:
     """The group with these of its members, as it waits to be trained."""
     return BufferedGroup(
         group.id, group.key, group.ordinal, tuple(valid), tuple(group.seats[member].sequence for member in valid),
-        tuple(each.reward for each in valid.values()),
+        tuple(each.score for each in valid.values()),
         tuple(sorted({version for each in valid.values() for version in each.versions})),
     )  # fmt: skip
 
@@ -38,6 +39,8 @@ class Closing:
         self._policy = policy
         self._min_group_size = config.dataflow.min_group_size
         self._advantages = advantages
+        longest = config.policies[policy].sampling.max_new_tokens
+        self._overlong = Overlong(section.overlong_penalty, longest, section.overlong_window * longest)
         path = f"policies.{policy}.trainer.filters"
         self.filters: dict[str, Stage[Filter]] = {
             name: Stage(path, name, section.filter_args.get(name, {}), FILTERS, saved.get(name))
@@ -47,7 +50,7 @@ class Closing:
     def judged(self, group: OpenGroup, shelf: Shelf) -> list[Judged]:
         """Each member: valid, or why it can't be trained on."""
         return [
-            judge(shelf[seat.sequence], self._policy) if seat.sequence else Judged(fate=seat.failure)
+            judge(shelf[seat.sequence], self._policy, self._overlong) if seat.sequence else Judged(fate=seat.failure)
             for seat in group.seats
         ]
 
@@ -56,7 +59,7 @@ class Closing:
         wanted = group.wanted
         if len(valid) < max(1, min(self._min_group_size or wanted, wanted)):
             return ledger.SMALL_GROUP
-        rewards_G = np.array([each.reward for each in valid.values()], dtype=np.float64)
+        rewards_G = np.array([each.score for each in valid.values()], dtype=np.float64)
         closed = ClosedGroup(
             policy=self._policy, key=group.key, rewards_G=rewards_G, advantages_G=self._advantages(rewards_G),
             episodes_G=tuple(shelf[group.seats[member].sequence] for member in valid),

@@ -258,9 +258,9 @@ class DataflowCore:
         counts = self._state.flows[policy].ledger(open_tasks=self._state.open_tasks(policy))
         return counts | {ledger.UNKNOWN: self._state.unknown}
 
-    def notes(self) -> list[str]:
-        """The last ten sentences on groups that didn't train, oldest first."""
-        return list(self._state.notes)
+    def notes(self, policy: str = "") -> list[str]:
+        """The last ten sentences on groups that didn't train, oldest first; or those of them on one policy."""
+        return [note for note in self._state.notes if not policy or note.startswith(f"{policy}: ")]
 
     def groups_ready(self) -> dict[str, int]:
         """By policy: groups that wait for the next batch."""

@@ -173,7 +173,7 @@ class Flow:
         for member, each in valid.items():
             self._window.see(self._shelf[group.seats[member].sequence], each)
         if reason := self._reason_against(group, valid):
-            self.stock.turn_down(group, valid, reason)
+            self.stock.turn_down(group, judged, reason)
             return Settled(reason, rewards)
         self.stock.keep(group, valid)
         return Settled(ledger.BUFFERED, rewards)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from astraflow.algos.overlong import NO_PENALTY, Overlong
 from astraflow.errors import MessageError
 from astraflow.messages import TRAINABLE_REASONS, Episode, Reason, Sample, Trajectory, Turn, VersionSpan, array_of
 
@@ -20,9 +21,15 @@ LARGEST_REWARD = 1e100
 class Judged:
     """What one policy gets from one episode."""
 
-    fate: str  # "" = valid; else why it can't be trained on: a Reason, malformed or no-tokens
+    fate: str  # "" = valid; else why it can't be trained on: a Reason, malformed, no-tokens or no-logprobs
     reward: float = 0.0  # mean over the policy's trajectories
+    penalty: float = 0.0  # for their length, to be taken off in training; mean as well
     versions: tuple[int, ...] = ()  # that sampled its tokens, sorted
+
+    @property
+    def score(self) -> float:
+        """What advantages are made of."""
+        return self.reward - self.penalty
 
 
 def trajectories_of(episode: Episode, policy: str) -> list[tuple[int, Trajectory]]:
@@ -34,7 +41,7 @@ def trajectories_of(episode: Episode, policy: str) -> list[tuple[int, Trajectory
     ]
 
 
-def judge(episode: Episode, policy: str) -> Judged:
+def judge(episode: Episode, policy: str, overlong: Overlong = NO_PENALTY) -> Judged:
     """Whether the episode has something to train `policy` on.
 
     A reward that is no number, infinite or absurdly large is the grader's fault, never a 0.
@@ -47,14 +54,21 @@ def judge(episode: Episode, policy: str) -> Judged:
     rewards = [trajectory.reward for trajectory in trajectories]
     if not all(isinstance(reward, int | float) and abs(reward) <= LARGEST_REWARD for reward in rewards):
         return Judged(fate=str(Reason.GRADER))
+    turns = [turn for trajectory in trajectories for turn in trajectory.turns]
+    if any(turn.completion_tokens.data and not turn.logprobs.data for turn in turns):
+        return Judged(fate="no-logprobs")
     try:
-        for trajectory in trajectories:
-            for turn in trajectory.turns:
-                _check(turn)
+        for turn in turns:
+            _check(turn)
     except MessageError:
         return Judged(fate="malformed")
-    versions = {span.version for each in trajectories for turn in each.turns for span in turn.versions}
-    return Judged(fate="", reward=math.fsum(rewards) / len(rewards), versions=tuple(sorted(versions)))
+    longest = [max(turn.completion_tokens.shape[0] for turn in each.turns) for each in trajectories]
+    return Judged(
+        fate="",
+        reward=math.fsum(rewards) / len(rewards),
+        penalty=math.fsum(map(overlong.penalty, longest)) / len(longest),
+        versions=tuple(sorted({span.version for turn in turns for span in turn.versions})),
+    )
 
 
 def _check(turn: Turn) -> None:

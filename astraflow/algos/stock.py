@@ -5,7 +5,7 @@ episodes of a group are held on the shelf exactly as long as it waits here.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -96,11 +96,14 @@ class Stock:
         self._shelf.hold(kept.sequences)
         self.buffer.add(kept)
 
-    def turn_down(self, group: OpenGroup, valid: Mapping[int, Judged], reason: str) -> None:
+    def turn_down(self, group: OpenGroup, judged: Sequence[Judged], reason: str) -> None:
         """The group isn't trained."""
-        self.counts[reason] += len(valid)
-        some = ", ".join(f"{each.reward:g}" for each in list(valid.values())[:8]) or "none"
-        self._note(group.id, reason, f"{len(valid)} of {len(group.seats)} members valid, rewards {some}")
+        scores = [each.score for each in judged if not each.fate]
+        self.counts[reason] += len(scores)
+        fates = Counter(each.fate for each in judged if each.fate)
+        why = f" ({', '.join(f'{count} {fate}' for fate, count in fates.most_common())})" if fates else ""
+        some = ", ".join(f"{score:g}" for score in scores[:8]) or "none"
+        self._note(group.id, reason, f"{len(scores)} of {len(judged)} members valid{why}, rewards {some}")
 
     def _note(self, group_id: str, reason: str, detail: str) -> None:
         self._notes.append(f"{self._policy}: group {group_id.split('/', 1)[-1]} isn't trained: {reason} ({detail})")

@@ -127,6 +127,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     policy: str
     counts: dict[str, int]  # e.g. issued, emitted, zero-advantage, truncated, infra, late, surplus, stale, expired
     epoch: int = 0  # lease epoch of the dataflow that counted
+    notes: tuple[str, ...] = ()  # sentences on the last groups that weren't trained, oldest first; at most ten
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):

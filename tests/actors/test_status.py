@@ -133,12 +133,15 @@ def test_a_finished_run_has_no_problems_though_everybody_is_gone() -> None:
     assert view.problems() == []
 
 
+UNTRAINED = "solver: group sums/0/7 isn't trained: zero-advantage (8 of 8 members valid, rewards 0, 0)"
+
+
 def full_view() -> RunView:
     replica = member("policy-n-0", "policy", policy="solver", gauges={POLICY_TOKENS_PER_S: 800.4, POLICY_VERSION: 11.0})
     view = view_of(*without("policy", "solver"), replica)
     view.apply("head.solver", _head(12))
     view.apply("progress.solver", Progress(policy="solver", consumed=13, step=12, version=12, epoch=1))
-    view.apply("ledger.solver", Ledger(policy="solver", counts={"issued": 90, "infra": 2}))
+    view.apply("ledger.solver", Ledger(policy="solver", counts={"issued": 90, "infra": 2}, notes=(UNTRAINED,)))
     view.apply("lease.x", None)
     for metrics in (evaluation(0, 0.1), train(11), train(12, reward=0.75), evaluation(10, 0.5)):
         view.history.add(metrics)
@@ -160,7 +163,7 @@ def test_status_json_has_stable_keys() -> None:
     solver = plain["policies"]["solver"]
     assert set(solver) == {
         "trainable", "step", "steps_planned", "consumed", "version", "finished", "replicas", "serving", "tokens_per_s",
-        "reward", "staleness_mean", "staleness_max", "eval", "ledger",
+        "reward", "staleness_mean", "staleness_max", "eval", "ledger", "untrained",
     }  # fmt: skip
     assert (solver["step"], solver["consumed"], solver["version"], solver["serving"]) == (12, 13, 12, [11, 11])
     assert (solver["reward"], solver["tokens_per_s"], solver["ledger"]) == (0.75, 800.4, {"issued": 90, "infra": 2})
@@ -170,6 +173,7 @@ def test_status_json_has_stable_keys() -> None:
 
 def test_rendered_status_says_what_a_person_asks() -> None:
     text = render(status_of(full_view(), at=AT))
+    assert "\n  group sums/0/7 isn't trained: zero-advantage (8 of 8 members valid, rewards 0, 0)\n" in text
     for part in ("run demo · running · 1 min 40 s", "solver: step 12 of 30 · version 12 · 1 replica serving 11",
                  "800 tokens/s", "reward 0.75", "held-out: correct 0.10 → 0.50 (step 0 → 10)", "issued 90, infra 2",
                  "recorder-n-0: no room", "judge: frozen"):  # fmt: skip

@@ -168,7 +168,7 @@ def test_a_group_with_too_few_valid_members_says_so() -> None:
         world.read_one()
     assert world.core.ledger("solver")["small-group"] == 1
     assert world.core.notes() == [
-        "solver: group train/0/0 isn't trained: small-group (1 of 3 members valid, rewards 1)"
+        "solver: group train/0/0 isn't trained: small-group (1 of 3 members valid (2 env), rewards 1)"
     ]
     assert world.core.floor() == 3, "nothing is kept of it"
 

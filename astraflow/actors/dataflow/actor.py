@@ -222,7 +222,8 @@ class Dataflow:
         )
         await self._store.save(state)
         for policy, key in self._ledgers.items():
-            await key.put(Ledger(policy=policy, counts=self._core.ledger(policy), epoch=self._lease.epoch))
+            counts, notes = self._core.ledger(policy), tuple(self._core.notes(policy))
+            await key.put(Ledger(policy=policy, counts=counts, epoch=self._lease.epoch, notes=notes))
         recorded = await recorded_floor(self._bus)
         await self._store.purge(
             state,

@@ -41,6 +41,7 @@ class PolicyStatus(msgspec.Struct, frozen=True, kw_only=True):
     staleness_max: float | None
     eval: dict[str, tuple[EvalPoint, EvalPoint]]  # by set: first and newest
     ledger: dict[str, int]
+    untrained: tuple[str, ...]  # sentences on the last groups that weren't trained, newest last
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,6 +141,7 @@ def policy_status(view: RunView, name: str) -> PolicyStatus:
         staleness_max=newest.get(TRAIN_STALENESS_MAX),
         eval={set_name: points for set_name, points in ends.items() if points},
         ledger=dict(view.ledgers[name].counts) if name in view.ledgers else {},
+        untrained=view.ledgers[name].notes if name in view.ledgers else (),
     )
 
 
@@ -186,6 +188,7 @@ def _policy_lines(name: str, policy: PolicyStatus) -> list[str]:
         lines.append(f"  {set_name}: correct {change(first.correct, last.correct)} (step {first.step} → {last.step})")
     if policy.ledger:
         lines.append(f"  tasks: {counts(policy.ledger)}")
+    lines += [f"  {note.removeprefix(f'{name}: ')}" for note in policy.untrained]
     return lines
 
 
