@@ -48,7 +48,7 @@ def rights_of(role: BusRole, names: Topology) -> Rights | None:
         return None
     publish = [*_everybody(names), *_of_role(role, names)]
     heard = {
-        BusRole.POLICY: (f"{names.root}.gencancel.*",),
+        BusRole.POLICY: (f"{names.root}.gencancel.*", f"{names.root}.gen.*.replica.*"),
         BusRole.ROLLOUT: (f"{names.root}.reply.>",),
     }
     return Rights(publish=tuple(publish), subscribe=(INBOXES, *heard.get(role, ())))
@@ -61,6 +61,7 @@ def guest_services(names: Topology) -> tuple[str, ...]:
         for role in GUESTS
         for subject in (*_everybody(names), *_of_role(role, names))
         if not subject.startswith(("$JS.", "_INBOX", f"{names.root}.reply.", f"{names.root}.gencancel."))
+        and ".replica." not in subject
     }
     return (f"{API}.>", "$JS.ACK.>", *sorted(stored))
 
@@ -103,7 +104,7 @@ def _of_role(role: BusRole, names: Topology) -> tuple[str, ...]:
         case BusRole.ROLLOUT:
             return (
                 *_puller(names.tasks), purge_blobs, *_whole_and_parts(f"{root}.episode.*"), f"{root}.gen.*.any", blobs,
-                f"{root}.gencancel.*",
+                f"{root}.gen.*.replica.*", f"{root}.gencancel.*",
             )  # fmt: skip
         case BusRole.OBSERVER:
             return (*observed, f"{API}.STREAM.NAMES")

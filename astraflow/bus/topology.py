@@ -64,6 +64,10 @@ class Topology:
     def gen(self, policy: str) -> str:
         return f"{self.root}.gen.{_name(policy, 'policy')}.any"
 
+    def gen_replica(self, policy: str, replica: str) -> str:
+        """For one replica, not stored."""
+        return f"{self.root}.gen.{_name(policy, 'policy')}.replica.{check_token(replica, 'replica')}"
+
     def gen_cancel(self, policy: str) -> str:
         return f"{self.root}.gencancel.{_name(policy, 'policy')}"
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -201,3 +202,49 @@ async def test_a_budget_that_is_used_up_ends_the_completion(nats_server: Embedde
         await peer.say(request, ChunkKind.GOODBYE)
         done = await eventually(lambda: answer.done() and answer.result())
         assert (done.tokens.tolist(), done.finish_reason) == ([1, 2, 3, 4, 5, 6], "length")
+
+
+FOLLOW_UP = replace(CALL, prefers="a")
+
+
+@asynccontextmanager
+async def asked_directly(ctx: ActorContext) -> AsyncIterator[tuple[GenRequest, "asyncio.Task[Completion]"]]:
+    """What the replica with the prefix, called "a", gets of a follow-up."""
+    async with (
+        ctx.bus.subscribe_core(ctx.bus.topology.gen_replica("solver", "a")) as messages,
+        asked(ctx, FOLLOW_UP) as answer,
+    ):
+        request = (await anext(messages)).message
+        assert isinstance(request, GenRequest)
+        yield request, answer
+
+
+async def test_a_follow_up_goes_to_the_replica_that_holds_its_prefix(
+    nats_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    async with context(nats_server, tmp_path, role="rollout") as ctx, asked_directly(ctx) as (request, answer):
+        peer = Peer(ctx.bus, "a")
+        await peer.say(request, ChunkKind.ACCEPTED)
+        await peer.tokens(request, 0, 10, end="stop")
+        done = await answer
+        assert (done.tokens.tolist(), done.replica, done.attempts) == ([10], "a", 1)
+        assert (await ctx.bus.log_state(ctx.bus.topology.gen_requests)).last_sequence == 0
+
+
+@pytest.mark.parametrize("cause", ["full", "gone", "dies"])
+async def test_a_follow_up_whose_replica_cannot_take_it_is_queued(
+    nats_server: EmbeddedServer, tmp_path: Path, cause: str
+) -> None:
+    async with context(nats_server, tmp_path, role="rollout") as ctx, asked_directly(ctx) as (request, answer):
+        holder, other = Peer(ctx.bus, "a"), Peer(ctx.bus, "b")
+        so_far = []
+        if cause == "full":
+            await holder.say(request, ChunkKind.GOODBYE)
+        if cause == "dies":
+            so_far = [10]
+            await holder.tokens(request, 0, 10)
+        again = await other.next_request()
+        assert (again.attempt, again.prompt_tokens.numpy().tolist()) == (1, [7, 8, *so_far])
+        await other.tokens(again, len(so_far), 11, end="stop")
+        done = await answer
+        assert (done.tokens.tolist(), done.replica) == ([*so_far, 11], "b")

@@ -77,6 +77,14 @@ class Asker:
             task.cancel()
 
     async def ask(self, id: str, *, msg_id: str = "", **fields: object) -> None:
+        request = self.request(id, **fields)
+        await self.bus.publish(self.bus.topology.gen("solver"), request, msg_id=msg_id or f"{id}@0")
+
+    async def ask_directly(self, id: str, replica: str, **fields: object) -> None:
+        """As a follow-up of what that replica served."""
+        await self.bus.publish_core(self.bus.topology.gen_replica("solver", replica), self.request(id, **fields))
+
+    def request(self, id: str, **fields: object) -> GenRequest:
         request = GenRequest(
             id=id,
             attempt=0,
@@ -86,8 +94,7 @@ class Asker:
             seed=1,
             reply_subject=REPLY,
         )
-        request = msgspec.structs.replace(request, **fields)
-        await self.bus.publish(self.bus.topology.gen("solver"), request, msg_id=msg_id or f"{id}@0")
+        return msgspec.structs.replace(request, **fields)
 
     def kinds(self, id: str) -> list[ChunkKind]:
         return [chunk.kind for chunk in self.chunks if chunk.request_id == id]
@@ -187,3 +194,26 @@ async def test_a_replica_that_is_too_far_behind_takes_no_requests_until_it_has_c
 
 async def queued(ctx: ActorContext) -> int:
     return (await ctx.bus.stream_depths())["gen.solver"]
+
+
+async def test_a_follow_up_is_taken_directly_while_there_is_room(nats_server: EmbeddedServer, tmp_path: Path) -> None:
+    async with replica(nats_server, tmp_path, slow(0.05, slots=1)) as (ctx, _), Asker.open(ctx.bus) as asker:
+        await asker.ask_directly("first", ctx.incarnation)
+        await asker.ask_directly("first", ctx.incarnation)  # it came twice
+        await asker.ask_directly("second", ctx.incarnation)  # there is no slot
+        await asker.ask_directly("newer", ctx.incarnation, min_version=7)
+        await asker.ask_directly("other", ctx.incarnation, policy="verifier")
+        await eventually(lambda: asker.finished("first"))
+        assert asker.kinds("first").count(ChunkKind.ACCEPTED) == 1
+        assert asker.kinds("second") == asker.kinds("newer") == [ChunkKind.GOODBYE]
+        assert asker.kinds("other") == []
+        await asker.ask("queued")
+        await eventually(lambda: asker.finished("queued"))
+
+
+async def test_a_replica_that_drains_hands_a_follow_up_over(nats_server: EmbeddedServer, tmp_path: Path) -> None:
+    async with replica(nats_server, tmp_path, slow(0.05)) as (ctx, _), Asker.open(ctx.bus) as asker:
+        await asker.ask_directly("long", ctx.incarnation)
+        await eventually(lambda: asker.kinds("long"))
+        ctx.stop("drain")
+        await eventually(lambda: ChunkKind.GOODBYE in asker.kinds("long"))

@@ -114,9 +114,8 @@ class Replica:
         request = delivery.message
         assert isinstance(request, GenRequest), request  # the queue holds no other type
         engine_id = f"{request.id}@{request.attempt}"
-        replies = f"{self._ctx.bus.topology.root}.reply."
         try:
-            if fault := fault_of_request(request, policy=self._ctx.policy, replies=replies):
+            if fault := self._fault_of(request):
                 await delivery.reject(fault)
             elif request.expires_at and request.expires_at < time.time():
                 await delivery.ack()  # its requester has sent a newer attempt
@@ -132,6 +131,35 @@ class Replica:
                     del self._streams[engine_id]
         finally:
             self._hold(-1)
+
+    async def asked(self, group: asyncio.TaskGroup) -> None:
+        """Take requests that go on where an earlier one ended here, as long as there is room; others go elsewhere."""
+        topology = self._ctx.bus.topology
+        subject = topology.gen_replica(self._ctx.policy, self._ctx.incarnation)
+        async with self._ctx.bus.subscribe_core(subject) as messages:
+            async for decoded in messages:
+                request = decoded.message
+                if not isinstance(request, GenRequest) or self._fault_of(request):
+                    self._ctx.bus.counters["generation.malformed"] += 1
+                elif (engine_id := f"{request.id}@{request.attempt}") not in self._streams:
+                    stream = self._streams[engine_id] = ReplyStream(self._ctx.bus, request, self._ctx.incarnation)
+                    room = self._held < self._slots and self._current and self.version >= request.min_version
+                    self._hold(1)
+                    group.create_task(self._answer(request, stream, engine_id, room=room))
+
+    async def _answer(self, request: GenRequest, stream: ReplyStream, engine_id: str, *, room: bool) -> None:
+        try:
+            if room:
+                await stream.accepted()
+                await self._serve(request, stream, engine_id)
+            else:
+                await stream.goodbye()
+        finally:
+            del self._streams[engine_id]
+            self._hold(-1)
+
+    def _fault_of(self, request: GenRequest) -> str:
+        return fault_of_request(request, policy=self._ctx.policy, replies=f"{self._ctx.bus.topology.root}.reply.")
 
     async def _work(self, delivery: Delivery, request: GenRequest, stream: ReplyStream, engine_id: str) -> None:
         try:
@@ -317,6 +345,7 @@ async def run(ctx: ActorContext) -> None:
             group.create_task(replica.cancels())
             group.create_task(replica.report())
             group.create_task(replica.pull(group))
+            group.create_task(replica.asked(group))
             await ctx.stopping.wait()
             ctx.set_state(MemberState.DRAINING)
             raise _Stop

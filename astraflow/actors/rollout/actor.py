@@ -16,6 +16,8 @@ from astraflow.actors.base.handover import start_work
 from astraflow.actors.base.metrics import (
     ROLLOUT,
     ROLLOUT_CONTINUED,
+    ROLLOUT_DIRECT,
+    ROLLOUT_DIRECT_MISSED,
     ROLLOUT_RUNNING,
     ROLLOUT_SLOTS,
     ROLLOUT_WASTED_CHUNKS,
@@ -237,6 +239,8 @@ async def _report(ctx: ActorContext, pool: RolloutPool, client: GenerationClient
     """Publish what the pool did, every few seconds in which it did something."""
     while not await ctx.stopped_within(REPORT_EVERY_S):
         ctx.gauge(ROLLOUT_CONTINUED, client.continued)
+        ctx.gauge(ROLLOUT_DIRECT, client.direct)
+        ctx.gauge(ROLLOUT_DIRECT_MISSED, client.direct_missed)
         ctx.gauge(ROLLOUT_WASTED_CHUNKS, client.wasted_chunks)
         ctx.gauges.update(bus_gauges(ctx.bus.counters))
         values = pool.stats.flush(continuations=client.continued)

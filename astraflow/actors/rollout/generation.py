@@ -5,8 +5,10 @@
       │    gone without a word     │   │
       └────────────────────────────┴───┴ silence, goodbye, gap: attempt + 1 with the tokens so far
 
-It knows tokens only, no text and no episodes. Invariant: tokens handed out are contiguous and each comes from the one
-replica that this attempt belongs to; whatever another one sends is dropped and cancelled.
+A call that goes on where another ended asks that one's replica first, which holds its prefix; a replica that is full,
+gone or too old costs one short wait, then the request is queued. It knows tokens only, no text and no episodes.
+Invariant: tokens handed out are contiguous and each comes from the one replica that this attempt belongs to; whatever
+another one sends is dropped and cancelled.
 """
 
 import asyncio
@@ -28,6 +30,8 @@ from astraflow.errors import BusError, EngineError, MessageError
 from astraflow.messages import ChunkKind, GenCancel, GenChunk, GenRequest, Sampling, VersionSpan, array_of
 
 CANCELS_REMEMBERED = 1024
+DIRECT_S = 1.0  # the replica that is asked first answers within this, or isn't waited for
+DIRECT_TOKENS = 32_768  # 128 KiB; a longer prompt travels in parts, through the queue only
 
 T = TypeVar("T", bound=np.generic)
 
@@ -43,11 +47,15 @@ class Completion:
     versions: tuple[VersionSpan, ...]
     finish_reason: str
     attempts: int
+    replica: str = ""  # incarnation of the one that finished it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """What to generate. `id` orders the requests of a cohort; two calls at the same time may have the same one."""
+    """What to generate. `id` orders the requests of a cohort; two calls at the same time may have the same one.
+
+    `prefers`: incarnation of the replica that holds the prompt's prefix; "" = none does.
+    """
 
     id: str
     policy: str
@@ -57,6 +65,7 @@ class Call:
     min_version: int = 0
     cohort_id: str = ""
     cohort_size: int = 0
+    prefers: str = ""
 
 
 class Generates(Protocol):
@@ -71,7 +80,7 @@ class _Stream:
 
     call: Call
     attempt: int = 0
-    queued: int = 0  # this attempt's place in the queue; 0 = it isn't stored yet
+    queued: int = 0  # this attempt's place in the queue; 0 = it isn't stored there
     replica: str = ""  # "" until a replica's chunk has claimed the attempt for it
     tokens: list[NDArray[np.int32]] = field(default_factory=list)  # per chunk
     logprobs: list[NDArray[np.float32]] = field(default_factory=list)
@@ -109,6 +118,11 @@ class _Stream:
         """Give this attempt up."""
         self.broken = why
         self.changed.set()
+
+    @property
+    def direct(self) -> bool:
+        """This attempt is for the replica that holds the prefix."""
+        return bool(self.call.prefers) and self.attempt == 0 and not self.call.cohort_id
 
     @property
     def settled(self) -> bool:
@@ -174,6 +188,8 @@ class GenerationClient:
         self._numbers = itertools.count()
         self._cancelled: dict[tuple[str, int, str], float] = {}  # request, attempt, replica: when it was told
         self.continued = 0  # attempts that were continued elsewhere
+        self.direct = 0  # requests that the replica with their prefix took
+        self.direct_missed = 0  # requests that it did not take
         self.wasted_chunks = 0  # chunks of replicas that an attempt did not belong to
 
     @classmethod
@@ -255,8 +271,7 @@ class GenerationClient:
                 if stream.error:
                     raise EngineError(f"policy {call.policy} refused {call.id}: {stream.error}")
                 if stream.broken:
-                    self.continued += 1
-                    _log.info("generation continued", extra={"request": call.id, "why": stream.broken})
+                    self._count_broken(stream)
                     stream.restart()
         except asyncio.CancelledError:
             message = GenCancel(request_id=request_id, attempt=stream.attempt)
@@ -270,10 +285,18 @@ class GenerationClient:
             versions=merge_spans(stream.versions),
             finish_reason=stream.finish_reason,
             attempts=stream.attempt + 1,
+            replica=stream.replica,
         )
 
+    def _count_broken(self, stream: _Stream) -> None:
+        if stream.direct and not stream.count:
+            self.direct_missed += 1
+        else:
+            self.continued += 1
+            _log.info("generation continued", extra={"request": stream.call.id, "why": stream.broken})
+
     async def _send(self, request_id: str, stream: _Stream) -> None:
-        """Queue the current attempt: the prompt and the tokens so far, with what is left of the budget."""
+        """Send the current attempt: the prompt and the tokens so far, with what is left of the budget."""
         call, done = stream.call, stream.count
         left = call.sampling.max_new_tokens - done
         if left <= 0:
@@ -302,9 +325,16 @@ class GenerationClient:
             cohort_size=call.cohort_size if stream.attempt == 0 else 0,
             expires_at=time.time() + ttl_s,
         )
-        ack = await self._bus.publish(
-            self._bus.topology.gen(call.policy), request, msg_id=msg_id, ttl_s=ttl_s, deadline_s=None
-        )
+        topology = self._bus.topology
+        if stream.direct and request.prompt_tokens.shape[0] <= DIRECT_TOKENS:
+            await self._bus.publish_core(topology.gen_replica(call.policy, call.prefers), request)
+            if not stream.replica:
+                await _until_set(stream.changed, DIRECT_S)
+            if not stream.replica:
+                stream.fail("its replica does not answer")
+            self.direct += not stream.broken
+            return
+        ack = await self._bus.publish(topology.gen(call.policy), request, msg_id=msg_id, ttl_s=ttl_s, deadline_s=None)
         stream.queued = ack.sequence
 
     async def _supervise(self, request_id: str, stream: _Stream) -> None:

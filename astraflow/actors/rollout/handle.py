@@ -106,7 +106,8 @@ class RecordedPolicy:
     async def _generate(
         self, prompt: Tokens, continues: Conversation | None, sampling: Sampling | None
     ) -> tuple[Conversation, Reply]:
-        completion = await self._complete(prompt, sampling or self._sampling)
+        before = continues or next((each for each in reversed(self._mine) if each.extended_by(prompt)), None)
+        completion = await self._complete(prompt, sampling or self._sampling, before.replica if before else "")
         decode, ids = self._tokenizer.decode, completion.tokens.tolist()
         text = await asyncio.to_thread(decode, ids) if len(ids) > LONG_TOKENS else decode(ids)
         conversation = self._conversation_for(prompt, continues)
@@ -121,7 +122,7 @@ class RecordedPolicy:
         )
         return conversation, reply
 
-    async def _complete(self, prompt: Tokens, sampling: Sampling) -> Completion:
+    async def _complete(self, prompt: Tokens, sampling: Sampling, prefers: str) -> Completion:
         task, budget = self._play.task, self._play.budget
         granted = budget.reserve(sampling.max_new_tokens)
         sampled = granted  # a call that fails has spent what it was granted
@@ -137,6 +138,7 @@ class RecordedPolicy:
                     min_version=task.min_versions.get(self.policy, 0),
                     cohort_id=task.cohort_id,
                     cohort_size=task.cohort_size,
+                    prefers=prefers,
                 )
             )
             sampled = completion.tokens.size

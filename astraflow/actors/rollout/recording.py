@@ -31,6 +31,7 @@ class Conversation:
     texts: list[str] = field(default_factory=list)
     messages: tuple[ChatMessage, ...] = ()  # of the newest prompt
     rendered: str = ""  # the newest prompt as text
+    replica: str = ""  # who holds the tokens so far
 
     def extended_by(self, prompt: Tokens) -> bool:
         """The prompt begins with all tokens so far."""
@@ -74,6 +75,7 @@ class Conversation:
             )
         )
         self.tokens_T = np.concatenate([prompt, completion.tokens])
+        self.replica = completion.replica
         self.texts.append(text)
         self.messages, self.rendered = (), ""  # unknown for a turn in tokens; `chat` sets them
 
