@@ -77,15 +77,15 @@ class Crew:
     members: dict[str, Planned] = field(default_factory=dict)  # by name, also those that have ended
 
     def enlist(
-        self, roles: Sequence[Role], *, expected: Sequence[Role] = (), running: Collection[str] = ()
+        self, roles: Sequence[Role], *, expected: Sequence[Role] = (), running: Collection[str] | None = None
     ) -> list[Planned]:
         """The processes of `roles`, with their share of the cores.
 
         Args:
             expected: roles that will come soon: cores are left for them.
-            running: names of those that compute now. They keep their threads; who comes later gets what an even share
-                would be, so that threads may be more than cores after a takeover.
-        Raises: ConfigError if fixed numbers of threads ask for more than there is.
+            running: names of those that run now. They keep their threads; who comes later gets what an even share would
+                be, so that threads may be more than cores after a takeover. None: there is no before and no later.
+        Raises: ConfigError if fixed numbers of threads ask for more than there is, and `running` is None.
         """
         threads = self._threads([*roles, *expected], running)
         planned = []
@@ -98,13 +98,14 @@ class Crew:
                 planned.append(self.members[name])
         return planned
 
-    def _threads(self, roles: Sequence[Role], running: Collection[str]) -> dict[str, int]:
+    def _threads(self, roles: Sequence[Role], running: Collection[str] | None) -> dict[str, int]:
         computing = [role for role in roles if self._computes(role)]
         counts = {name: sum(role.count for role in computing if role.role == name) for name in COMPUTE_ROLES}
         node = self.config.node
-        before = sum(self._computes(self.members[name].role) for name in running)
-        if before:
-            even = max(1, self.cores // (before + sum(counts.values()) or 1))
+        before = sum(self._computes(self.members[name].role) for name in running or ())
+        asked = counts["policy"] * (node.policy_threads or 1) + counts["trainer"] * (node.trainer_threads or 1)
+        if running is not None and (before or asked > self.cores):
+            even = max(1, self.cores // max(1, before + sum(counts.values())))
             return {"policy": node.policy_threads or even, "trainer": node.trainer_threads or even}
         return share(
             self.cores,

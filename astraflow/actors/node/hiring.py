@@ -19,6 +19,7 @@ from astraflow.actors.node.fitness import available_memory, machine
 from astraflow.actors.node.need import LIGHT, Candidate, Patience, assigned, extras, lacks
 from astraflow.actors.node.supervisor import Failure, Supervisor
 from astraflow.actors.view.run import RunView
+from astraflow.errors import BusError, MessageError
 from astraflow.messages import Manifest
 
 LOOK_EVERY_S = 0.5  # at least, and not much more often
@@ -81,7 +82,8 @@ class Hiring:
         mine = assigned(self._view, self._ctx.node, own)
         due = self._patience.due(mine, time.monotonic())
         if extras(self._view, own, reserved=mine):  # the queues decide which
-            self._view.queues = await self._ctx.bus.stream_depths()
+            with suppress(BusError):  # a server that has just started lacks some for a moment
+                self._view.queues = await self._ctx.bus.stream_depths()
         more = extras(self._view, own, reserved=mine)
         if due or more:
             self._start(supervisor, [*due, *more], expected=[role for role in mine if role not in due])
@@ -123,6 +125,7 @@ class Hiring:
         for policy, head in self._view.heads.items():
             if policy not in self._model_bytes:
                 stream = self._ctx.bus.topology.weights(policy)
-                entry = await self._ctx.bus.log_entry(stream, head.full_manifest_sequence)
-                if entry is not None and isinstance(entry.message, Manifest):
-                    self._model_bytes[policy] = entry.message.size_bytes
+                with suppress(BusError, MessageError):  # then it is taken to fit
+                    entry = await self._ctx.bus.log_entry(stream, head.full_manifest_sequence)
+                    if entry is not None and isinstance(entry.message, Manifest):
+                        self._model_bytes[policy] = entry.message.size_bytes

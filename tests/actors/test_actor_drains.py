@@ -1,0 +1,44 @@
+"""Who carries out an order to drain: the actor itself if it runs without a node, and its node otherwise."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from astraflow.actors.__main__ import follow_drains, parse
+from astraflow.actors.node.crew import Crew, roles_of
+from astraflow.actors.node.orders import order_drain
+from astraflow.bus import EmbeddedServer
+from tests.actors.contexts import CONFIG, context
+from tests.cli.test_node import CONNECTION
+
+
+@pytest.mark.parametrize("target", ["rollout-hand-0", "local"])
+async def test_an_actor_without_a_node_hears_an_order_to_it_or_to_its_node(
+    nats_server: EmbeddedServer, tmp_path: Path, target: str
+) -> None:
+    async with context(nats_server, tmp_path, role="rollout", name="rollout-hand-0") as ctx:
+        async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+            group.create_task(follow_drains(ctx))
+            await order_drain(ctx.bus, "somebody-else", by="test")
+            await order_drain(ctx.bus, target, by="test")
+        assert ctx.stop_reason == "drain"
+
+
+async def test_an_order_from_before_its_start_is_not_for_it(nats_server: EmbeddedServer, tmp_path: Path) -> None:
+    async with context(nats_server, tmp_path, role="rollout", name="rollout-hand-0") as ctx:
+        await order_drain(ctx.bus, "rollout-hand-0", by="yesterday")
+        async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+            following = group.create_task(follow_drains(ctx))
+            async for update in ctx.bus.kv_watch("drain."):  # a second watcher has caught up: so has the first, soon
+                if not update.key:
+                    break
+            await asyncio.sleep(0)
+            assert not ctx.stopping.is_set()
+            following.cancel()
+
+
+def test_actors_of_a_node_leave_orders_to_it() -> None:
+    crew = Crew(config=CONFIG, node="n", connection=CONNECTION, folder=Path("runs/x"), cores=2)
+    for planned in crew.enlist(roles_of(CONFIG)):
+        assert parse(list(planned.spec.command[3:])).supervised
