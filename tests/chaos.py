@@ -27,7 +27,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -243,12 +243,13 @@ class Round:
         if code != 0:
             raise BrokenError(f"exit code {code}\n{self._tail()}")
         if self._node is not None and self._node.process.returncode is None:
+            self._node.process.terminate()  # else it would wait for the run to be submitted again
             try:
                 code = await self._node.end(60)
             except TimeoutError:
-                raise BrokenError("the joined node doesn't end within 60 s of the run") from None
+                raise BrokenError(f"the joined node doesn't end within 60 s\n{_tail(self._node)}") from None
             if code != 0:
-                raise BrokenError(f"the joined node's exit code is {code}: {self._node.output[-2000:]}")
+                raise BrokenError(f"the joined node's exit code is {code}\n{_tail(self._node)}")
         if actors := await self._actors_left():
             raise BrokenError(f"processes are left: {actors}")
 
@@ -282,7 +283,11 @@ class Round:
 
     def _tail(self) -> str:
         assert self._up is not None
-        return "".join(f"    | {line}\n" for line in self._up.output.splitlines()[-15:])
+        return _tail(self._up)
+
+
+def _tail(command: Command) -> str:
+    return "".join(f"    | {line}\n" for line in command.output.splitlines()[-15:])
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
@@ -290,32 +295,25 @@ def _signal(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
-@contextlib.asynccontextmanager
-async def _folder(keep: bool) -> AsyncIterator[Path]:
-    """A round's folder; it goes if the round was good."""
-    folder = Path(tempfile.mkdtemp(prefix="astraflow-chaos-"))
-    (folder / "tmp").mkdir()
-    os.environ["TMPDIR"] = str(folder / "tmp")  # of the processes of the run
-    yield folder
-    del os.environ["TMPDIR"]
-    if not keep:
-        shutil.rmtree(folder)
-
-
 async def chaos(*, minutes: float, seed: int, only: list[str], keep: bool) -> int:
     """Rounds until the time is up; the exit code."""
     until, rounds, faults = time.monotonic() + 60 * minutes, 0, 0
+    root = Path(tempfile.gettempdir())
     while rounds == 0 or time.monotonic() < until:
-        async with _folder(keep) as folder:
-            each = Round(seed, folder, only)
-            sys.stdout.write(f"round with seed {seed}: {each.run}\n")
-            try:
-                await each.play()
-            except BrokenError as exc:
-                again = f"python tests/chaos.py --minutes 0 --seed {seed}" + "".join(f" --only {o}" for o in only)
-                each.say(f"BROKEN after {', '.join(each.faults) or 'no fault'}:\n{exc}\n{folder} is kept; `{again}`")
-                return 1
-            each.say(f"as if nothing had happened, after {len(each.faults)} faults")
+        folder = Path(tempfile.mkdtemp(prefix="astraflow-chaos-", dir=root))
+        (folder / "tmp").mkdir()
+        os.environ["TMPDIR"] = str(folder / "tmp")  # of the processes of the run
+        each = Round(seed, folder, only)
+        sys.stdout.write(f"round with seed {seed}: {each.run}\n")
+        try:
+            await each.play()
+        except BrokenError as exc:
+            again = f"python tests/chaos.py --minutes 0 --seed {seed}" + "".join(f" --only {o}" for o in only)
+            each.say(f"BROKEN after {', '.join(each.faults) or 'no fault'}:\n{exc}\n{folder} is kept; `{again}`")
+            return 1
+        each.say(f"as if nothing had happened, after {len(each.faults)} faults")
+        if not keep:
+            shutil.rmtree(folder)
         rounds, faults, seed = rounds + 1, faults + len(each.faults), seed + 1
     sys.stdout.write(f"{rounds} rounds, {faults} faults, no invariant broken\n")
     return 0

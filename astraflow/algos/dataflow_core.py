@@ -25,7 +25,7 @@ from astraflow.algos.planner import plan
 from astraflow.algos.tasks import Payload, tasks_of
 from astraflow.config import RunConfig
 from astraflow.errors import ConfigError
-from astraflow.messages import Decision, DecisionKind, Episode, Progress, SampleBatch, Task
+from astraflow.messages import Decision, DecisionKind, Episode, Progress, Reason, SampleBatch, Task
 from astraflow.named import nearest
 
 REPORT_S = 10.0  # a rollout ends an episode at its deadline; its record then needs a moment
@@ -108,9 +108,10 @@ class DataflowCore:
         """
         return plan(self._state, self._deadlines, now)
 
-    def apply_decision(self, decision: Decision) -> None:
+    def apply_decision(self, decision: Decision) -> Mapping[str, str]:
         """A decision is in the log. One that was applied before changes nothing.
 
+        Returns: if it closed its group, what that is now, per policy: buffered or why not.
         Raises: ConfigError if the sources have another group in its place.
         """
         group = self._state.groups.get(decision.group_id)
@@ -124,7 +125,13 @@ class DataflowCore:
         elif group is not None:
             group.give_up(decision.member, decision.reason)
             self._state.note(group)
-            self._close_if_complete(group)
+            return self._close_if_complete(group)
+        return {}
+
+    def giving_up(self, decision: Decision, member: int, now: float) -> Decision | None:
+        """What closes a member (-1: all) of an applied decision whose task can't be made; None if it has ended."""
+        group = self._state.groups.get(decision.group_id)
+        return None if group is None else group.closing(member, now=now, reason=str(Reason.ENV))
 
     def tasks_of(self, decision: Decision, payload: Payload) -> list[Task]:
         """The tasks to publish for an applied decision: none for a close, none that ended meanwhile.

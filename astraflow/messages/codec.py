@@ -77,7 +77,7 @@ def encode(message: Message, *, id: str, run: str = "", producer: str = "", trac
     name = _NAMES[type(message)]
     try:
         body = msgspec.Raw(_encoder.encode(message))
-    except (TypeError, OverflowError, UnicodeEncodeError) as exc:
+    except (TypeError, OverflowError, ValueError, RecursionError) as exc:
         raise MessageError(f"{name} {id} can't be encoded: {exc}") from exc
     return _encoder.encode(
         Envelope(

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import math
 import time
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -26,6 +26,7 @@ from astraflow.actors.dataflow.store import StoredState
 from astraflow.algos.dataflow_core import DataflowCore
 from astraflow.bus import LogEntry
 from astraflow.envs.registry import build_env
+from astraflow.errors import EnvError, FencedError, MessageError
 from astraflow.messages import (
     Decision,
     DecisionKind,
@@ -39,6 +40,7 @@ from astraflow.messages import (
     SampleBatch,
     Task,
 )
+from astraflow.models.tokenizer import utf8
 
 INBOX_SIZE = 1024  # inputs that wait for the driver; readers block beyond it
 INPUTS_AT_ONCE = 64  # taken before the event loop gets its turn
@@ -74,6 +76,7 @@ class Dataflow:
         self._inbox: asyncio.Queue[Input] = asyncio.Queue(INBOX_SIZE)
         self._saved_at = time.monotonic()
         self._dirty = False
+        self._unmade: list[tuple[Decision, int, str]] = []  # tasks that an environment couldn't make: member, why
         self._failures = FailureStreak(ctx.config.dataflow.max_failed_groups)
         self._clock_offset_s = time.time() - time.monotonic()
 
@@ -135,7 +138,8 @@ class Dataflow:
         elif isinstance(item.message, Episode):
             verdict = self._core.on_episode(item.message, item.sequence)
             self._episodes = item.cursor
-            self._failures.take(item.message, verdict)
+            reason, error = item.message.reason, item.message.error or "no detail"
+            self._failures.take(verdict.fates, f"episode of env {item.message.env}: {reason}: {error}")
 
     def _take_depths(self, depths: Depths) -> None:
         now = self._now()
@@ -155,6 +159,7 @@ class Dataflow:
                 while (batch := self._core.next_batch(policy)) is not None:
                     await self._emit(batch)
                     publishing.create_task(self._bus.metrics(self._batch_metrics(batch)))
+            await self._give_up_unmade()
             for result in self._core.eval_results():
                 publishing.create_task(self._bus.metrics(Metrics(kind=EVAL, at=time.time(), **result)))
 
@@ -162,14 +167,19 @@ class Dataflow:
         """Append, then apply. Raises FencedError if another dataflow decided meanwhile."""
         self._decided += 1
         await self._decisions.append(decision, msg_id=f"{self._ctx.incarnation}/decision-{self._decided}")
-        self._core.apply_decision(decision)
+        fates = self._core.apply_decision(decision)
+        self._failures.take(fates, f"one was given up ({decision.reason}): {self._ctx.last_error or decision.group_id}")
         self._dirty = True
 
     async def _publish_tasks(self, decision: Decision, publishing: asyncio.TaskGroup) -> None:
         """In a thread, because an environment may generate or read a task for long; the driver waits meanwhile."""
-        tasks = await asyncio.to_thread(self._core.tasks_of, decision, lambda env, index: self._envs[env].task(index))
+        try:
+            tasks = await asyncio.to_thread(self._core.tasks_of, decision, self._payload)
+        except Exception as exc:  # noqa: BLE001 - user code, as at the rollout boundary: the task fails, not the run
+            self._unmade.append((decision, -1, f"{type(exc).__name__}: {exc}"))
+            return
         for task in tasks:
-            publishing.create_task(self._publish_task(task))
+            publishing.create_task(self._publish_task(task, decision))
 
     async def _tell_closed(self, decision: Decision) -> None:
         """Rollouts stop playing the group's tasks. The key expires when such a task would be overdue."""
@@ -180,16 +190,37 @@ class Dataflow:
             deadline_s=None,
         )
 
-    async def _publish_task(self, task: Task) -> None:
+    def _payload(self, env: str, index: int) -> dict[str, Any]:
+        """What the environment says of a task. Blocking. Raises whatever it raises, EnvError for what isn't a dict."""
+        payload = self._envs[env].task(index)
+        if not isinstance(payload, dict) or not all(isinstance(key, str) for key in payload):
+            raise EnvError(f"env {env}: task({index}) gave {str(payload)[:80]!r}, expected a dict with text keys")
+        return payload
+
+    async def _publish_task(self, task: Task, decision: Decision) -> None:
         topology = self._bus.topology
         subject = topology.eval_task(task.env) if task.eval_set else topology.task(task.env)
-        await self._bus.publish(subject, task, msg_id=f"{task.id}@{task.attempt}", deadline_s=None)
+        try:
+            await self._bus.publish(subject, task, msg_id=f"{task.id}@{task.attempt}", deadline_s=None)
+        except MessageError as exc:
+            self._unmade.append((decision, task.member, f"its payload can't be sent: {exc}"))
+
+    async def _give_up_unmade(self) -> None:
+        """Close the members whose tasks the environment could not make; the next ones may be better."""
+        unmade, self._unmade = self._unmade, []
+        for decision, member, error in unmade:
+            if closing := self._core.giving_up(decision, member, self._now()):
+                text = f"task {decision.index} of source {decision.source} can't be made: {utf8(error)[:1000]}"
+                await self._bus.event("error", "task-not-made", text, group=decision.group_id)
+                self._ctx.last_error = text
+                await self._decide(closing)
 
     async def _republish(self) -> None:
         """After a restart: every task that has no terminal record yet, under its old id."""
         async with asyncio.TaskGroup() as publishing:
             for decision in self._core.unfinished():
                 await self._publish_tasks(decision, publishing)
+        await self._give_up_unmade()
 
     async def _emit(self, batch: SampleBatch) -> None:
         """Publish a numbered batch, then apply it. Raises FencedError if another dataflow emitted meanwhile."""
@@ -234,12 +265,19 @@ class Dataflow:
         self._saved_at, self._dirty = time.monotonic(), False
 
     async def _end_run(self) -> None:
-        """Say on the bus that the run is finished; every actor ends by itself."""
-        entry = await self._bus.kv_get("run")
-        assert entry is not None
-        assert isinstance(entry.message, RunRecord)
-        ended = msgspec.structs.replace(entry.message, stop_requested="finished")
-        await self._bus.kv_put("run", ended, expected_revision=entry.revision)
+        """Say on the bus that the run is finished; every actor ends by itself. A stop that came first stays."""
+        while True:
+            entry = await self._bus.kv_get("run")
+            assert entry is not None
+            assert isinstance(entry.message, RunRecord)
+            if entry.message.stop_requested:
+                return
+            ended = msgspec.structs.replace(entry.message, stop_requested="finished")
+            try:
+                await self._bus.kv_put("run", ended, expected_revision=entry.revision, deadline_s=None)
+            except FencedError:  # somebody stopped it, or `up` has just entered it again: look
+                continue
+            return
 
 
 async def run(ctx: ActorContext) -> None:

@@ -4,10 +4,10 @@ A replica that is missing does not count: its requests wait. What counts are env
 answer with failures, which would otherwise spin for ever.
 """
 
-from astraflow.algos.dataflow_core import EpisodeVerdict
+from collections.abc import Mapping
+
 from astraflow.algos.ledger import SMALL_GROUP
 from astraflow.errors import TrainingError
-from astraflow.messages import Episode
 
 
 class FailureStreak:
@@ -17,17 +17,19 @@ class FailureStreak:
         self._most = most
         self._groups = 0
 
-    def take(self, episode: Episode, verdict: EpisodeVerdict) -> None:
-        """Look at what an episode did to its group. Raises TrainingError when the streak is too long."""
-        if not verdict.fates:
+    def take(self, fates: Mapping[str, str], last: str) -> None:
+        """A group has closed (no fates: none has). `last`: what closed it. Raises TrainingError if the streak is long.
+
+        A group whose members all got lost, or could not be made, counts like one that failed.
+        """
+        if not fates:
             return
-        if all(fate == SMALL_GROUP for fate in verdict.fates.values()):
+        if all(fate == SMALL_GROUP for fate in fates.values()):
             self._groups += 1
         else:
             self._groups = 0
         if self._groups >= self._most:
             raise TrainingError(
-                f"{self._groups} groups in a row ended without enough valid rewards; the last episode of env "
-                f"{episode.env}: {episode.reason}: {episode.error or 'no detail'}. Mend it and start again, or raise "
-                "dataflow.max_failed_groups"
+                f"{self._groups} groups in a row ended without enough valid rewards; the last {last}. Mend it and "
+                "start again, or raise dataflow.max_failed_groups"
             )
