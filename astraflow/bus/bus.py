@@ -188,6 +188,13 @@ class Bus:
         """The message at `sequence`, None if there is none. Raises MessageError if it is malformed."""
         return await self._logs.entry(stream, sequence)
 
+    async def next_entry(self, stream: str, subject: str, *, start: int) -> LogEntry | None:
+        """The first message on `subject` at or after sequence `start`, None if there is none. Needs no consumer.
+
+        Raises MessageError if it is malformed.
+        """
+        return await self._logs.next(stream, subject, start=start)
+
     async def last_entry(self, stream: str, subject: str) -> LogEntry | None:
         """The newest message on `subject`, None if there is none. Raises MessageError if it is malformed."""
         return await self._logs.last(stream, subject)

@@ -91,6 +91,10 @@ class Logs:
         """The message at `sequence`; None if there is none. Raises MessageError if it is malformed."""
         return await self._get(stream, seq=sequence)
 
+    async def next(self, stream: str, subject: str, *, start: int) -> LogEntry | None:
+        """The first message on `subject` from `start` on; None if there is none. Raises MessageError if malformed."""
+        return await self._get(stream, seq=max(1, start), next_by_subj=subject)
+
     async def last(self, stream: str, subject: str) -> LogEntry | None:
         """The newest message on `subject`; None if there is none. Raises MessageError if it is malformed."""
         return await self._get(stream, last_by_subj=subject)

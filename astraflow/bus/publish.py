@@ -91,7 +91,7 @@ class ConflictError(BusError):
 
 
 async def read_stored(session: Session, stream: str, **where: int | str) -> Stored | None:
-    """One message by `seq` or `last_by_subj`, from the stream's leader. None if there is none."""
+    """One message by `seq`, `last_by_subj`, or `next_by_subj` with `seq`, from the stream's leader; None: none."""
     if where.get("seq") == 0:  # the server calls that a bad request
         return None
     try:

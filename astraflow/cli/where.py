@@ -48,6 +48,23 @@ async def run_bus(
         yield bus
 
 
+@asynccontextmanager
+async def stored_run(args: argparse.Namespace, *, command: str) -> AsyncIterator[tuple["Connection", str]]:
+    """Like `where`, and also of a run that has ended, if --folder names its folder: its store is opened meanwhile.
+
+    Raises: ConfigError, BusError.
+    """
+    from astraflow.actors.node.reopened import reopened
+    from astraflow.actors.node.runfolder import RunFolder
+
+    folder = RunFolder(args.folder) if args.folder else None
+    if folder is None or folder.live():
+        yield where(args)
+        return
+    async with reopened(folder, command=command) as opened:
+        yield opened
+
+
 def _of_folder(path: Path | None) -> tuple["Connection", str]:
     from astraflow.actors.base.connection import Connection
     from astraflow.actors.node.runfolder import RunFolder

@@ -30,7 +30,7 @@ def check_transport(name: str, policy: PolicySection, where: Where) -> None:
 
 def _check_folder(folder: str, path: tuple[str, ...], where: Where) -> None:
     if not Path(folder).is_absolute():
-        raise where.error(path, f"is {folder!r}; expected the absolute path of a folder that every machine has")
+        raise where.error(path, f"is {folder!r}, expected the absolute path of a folder that every machine has")
     if not Path(folder).is_dir():
         raise where.error(path, f"{folder} is not a folder here; is it mounted?")
 

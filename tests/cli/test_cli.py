@@ -24,7 +24,10 @@ def complaint(result: subprocess.CompletedProcess[str]) -> str:
     return result.stderr.removeprefix("astraflow: ").strip()
 
 
-@pytest.mark.parametrize("verb", ["up", "check", "status", "top", "node", "drain", "stop", "bus", "submit", "version"])
+@pytest.mark.parametrize(
+    "verb",
+    ["up", "check", "status", "top", "node", "drain", "stop", "bus", "submit", "version", "weights"],
+)
 def test_every_verb_has_help_with_an_example(verb: str, tmp_path: Path) -> None:
     result = astraflow(verb, "--help", cwd=tmp_path)
     assert result.returncode == 0

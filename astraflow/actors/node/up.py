@@ -169,6 +169,8 @@ def needed_bytes(config: RunConfig, folders: dict[str, Path]) -> int:
     for policy in config.policies.values():
         size = model_bytes(str(folders[policy.model]))
         total += FULLS_IN_WEIGHTS * size
+        if policy.weights.full_transport == "http" and not policy.weights.folder:  # served from the run folder
+            total += FULLS_IN_WEIGHTS * size
         if policy.trainer:
             total += (policy.trainer.keep_checkpoints + 1) * STATE_PER_WEIGHT * size
     return total
