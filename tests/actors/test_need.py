@@ -9,7 +9,7 @@ from astraflow.actors.base.metrics import NODE_FREE_SLOTS, POLICY_SLOTS, ROLLOUT
 from astraflow.actors.node.fitness import Machine
 from astraflow.actors.node.need import Candidate, Patience, assigned, extras, lacks, missing, pressure
 from astraflow.actors.view.run import RunView
-from astraflow.config import DataflowSection, to_json
+from astraflow.config import DataflowSection, EnvSection, to_json
 from astraflow.messages import Head, Member, MemberState, Progress
 from tests.actors.run_in_progress import CONFIG, RECORD, everybody, member, view_of
 
@@ -50,6 +50,16 @@ def test_a_trainer_that_has_finished_is_not_missing() -> None:
         view.apply(f"progress.{policy}", done)
     view.apply("member.trainer-n-0", None)
     assert missing(view) == ["recorder"]
+
+
+def test_agents_that_join_are_no_rollout_and_play_alone_where_the_run_says_so() -> None:
+    view = view_of(*everybody(), member("rollout-agent-x", "rollout", node="x"))
+    view.apply("member.rollout-n-0", None)
+    assert missing(view) == ["trainer:judge", "rollout", "recorder"]
+    config = msgspec.structs.replace(CONFIG, envs={"sums": EnvSection(kind="toy", agent="external")})
+    view.apply("run", msgspec.structs.replace(RECORD, config_json=to_json(config)))
+    assert missing(view) == OTHERS
+    assert "rollout" not in extras(view, Candidate(free_slots=9))
 
 
 def test_standbys_are_wanted_on_nodes_of_their_own() -> None:

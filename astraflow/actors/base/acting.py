@@ -56,7 +56,7 @@ async def act(options: BusOptions, who: Identity, work: Callable[[ActorContext],
         async with Heartbeat(ctx, options), asyncio.TaskGroup() as group:
             watchers = [group.create_task(_watch_run(ctx))]
             if not who.supervised:
-                watchers.append(group.create_task(_follow_drains(ctx)))
+                watchers.append(group.create_task(follow_drains(ctx)))
             await work(ctx)
             ctx.set_state(MemberState.DRAINING)
             for watcher in watchers:
@@ -84,7 +84,7 @@ async def _watch_run(ctx: ActorContext) -> None:
                 return
 
 
-async def _follow_drains(ctx: ActorContext) -> None:
+async def follow_drains(ctx: ActorContext) -> None:
     """Without a node: end the actor when it is told to drain. What was ordered before it started isn't for it."""
     before, told = {}, False
     async with contextlib.aclosing(ctx.bus.kv_watch("drain.")) as updates:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from astraflow.actors.base.metrics import NODE_FREE_SLOTS, POLICY_SLOTS, ROLLOUT_SLOTS
 from astraflow.actors.node.fitness import Machine
 from astraflow.actors.view.run import RunView
+from astraflow.config import RunConfig
+from astraflow.envs.registry import EXTERNAL
 from astraflow.messages import Member, MemberState
 
 LIGHT = ("dataflow", "recorder")
@@ -83,7 +85,8 @@ def missing(view: RunView, me: str = "", own: Candidate | None = None) -> list[s
     for policy in view.config.policies:
         progress = view.progress.get(policy)
         wanted[f"trainer:{policy}"] = 0 if progress is not None and progress.finished else 1
-    wanted |= {f"policy:{policy}": 1 for policy in view.config.policies} | {"rollout": 1, "recorder": 1}
+    wanted |= {f"policy:{policy}": 1 for policy in view.config.policies}
+    wanted |= {"rollout": int(_rollouts_play(view.config)), "recorder": 1}
     return [role for role, count in wanted.items() for _ in range(count - sum(holders(view, role, me, own).values()))]
 
 
@@ -92,7 +95,7 @@ def holders(view: RunView, role: str, me: str = "", own: Candidate | None = None
     kind, _, policy = role.partition(":")
     seen: dict[str, int] = {}
     for member in view.alive(kind, policy):
-        if _stays(member):
+        if _stays(member) and not _is_agent(member):
             seen[member.node] = seen.get(member.node, 0) + 1
     said = {m.node: m.roles.count(role) for m in view.alive("node") if _stays(m) and m.node != me}
     if own is not None:
@@ -106,7 +109,8 @@ def extras(view: RunView, own: Candidate, *, reserved: Sequence[str] = ()) -> li
     free = own.free_slots - sum(role not in LIGHT for role in reserved)
     if view.config.run.deterministic:  # exactly one of each
         return []
-    roles = [*(f"policy:{policy}" for policy in view.config.policies), "rollout"]
+    roles = [f"policy:{policy}" for policy in view.config.policies]
+    roles += ["rollout"] if _rollouts_play(view.config) else []
     open_to = [role for role in roles if role not in (*own.held, *own.lacks, *reserved)]
     return sorted(open_to, key=lambda role: -pressure(view, role))[: max(0, free)]
 
@@ -135,6 +139,16 @@ class Patience:
         """Those of `roles` that were asked for in every call of the last `hold_s` seconds."""
         self._since = {role: self._since.get(role, now) for role in roles}
         return [role for role in dict.fromkeys(roles) if now - self._since[role] >= self._hold_s]
+
+
+def _rollouts_play(config: RunConfig) -> bool:
+    """Whether some environment isn't left to agents that join."""
+    return any(section.agent != EXTERNAL for section in config.envs.values())
+
+
+def _is_agent(member: Member) -> bool:
+    """Whether it is `astraflow agent`, which plays only its own environments and stays as long as it likes."""
+    return member.actor == f"rollout-agent-{member.node}"
 
 
 def _candidate(member: Member) -> Candidate:
