@@ -114,6 +114,26 @@ async def test_a_users_mistake_is_not_restarted(nursery: Nursery) -> None:
     assert supervisor.pids() == {}
 
 
+async def test_one_that_stays_takes_more_processes_and_outlives_their_failures(nursery: Nursery) -> None:
+    failures: list[Failure] = []
+    supervisor = nursery.supervisor(stays=failures.append, max_restarts=0)
+    async with running(supervisor) as outcome:
+        await eventually(lambda: supervisor._keepers is not None)
+        supervisor.add(nursery.spec("bad", MISTAKEN))
+        supervisor.add(nursery.spec("good", OBEDIENT))
+        await eventually(lambda: "ready" in text_of(nursery.log("good")) and supervisor.names() == ["good"])
+        assert [failure.process for failure in failures] == ["bad"]
+        assert supervisor.drain_one("good")
+        await eventually(lambda: supervisor.pids() == {})
+        assert (supervisor.names(), supervisor.drained(), outcome.done()) == ([], ["good"], False)
+        supervisor.close()
+        failure = await outcome
+    assert failure is not None
+    assert failure.process == "bad"  # the node's exit code says so in the end
+    supervisor.add(nursery.spec("late", OBEDIENT))
+    assert supervisor.names() == []
+
+
 async def test_a_killed_process_is_restarted(nursery: Nursery) -> None:
     supervisor = nursery.supervisor(nursery.spec("a", OBEDIENT))
     async with running(supervisor) as outcome:

@@ -146,6 +146,17 @@ async def test_killed_actors_and_a_killed_server_come_back(folder: Path) -> None
 
 
 @pytest.mark.slow
+async def test_a_crash_that_is_not_made_good_ends_up_with_1_and_leaves_nothing_running(folder: Path) -> None:
+    async with started(folder, "up", "run.toml", *sets(*ENDLESS, "node.max_restarts=0")) as command:
+        await command.expect("solver step 1/", within_s=90)
+        children = descendants(command.process.pid)
+        os.kill(child_pid(command.process.pid, "--role rollout"), signal.SIGKILL)
+        assert await command.end(within_s=90) == 1, command.output
+        assert "was killed by SIGKILL and node.max_restarts is 0" in command.output
+        await eventually(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in children), within_s=20)
+
+
+@pytest.mark.slow
 async def test_a_drained_actor_is_replaced_while_the_run_goes_on(folder: Path) -> None:
     async with started(folder, "up", "run.toml", *sets(*ENDLESS)) as command:
         await command.expect("solver step 1/")
