@@ -190,7 +190,7 @@ class GenerationClient:
         self.continued = 0  # attempts that were continued elsewhere
         self.direct = 0  # requests that the replica with their prefix took
         self.direct_missed = 0  # requests that it did not take
-        self.wasted_chunks = 0  # chunks of replicas that an attempt did not belong to
+        self.wasted_chunks = 0  # chunks of replicas that an attempt did not belong to, or of requests that have ended
 
     @classmethod
     @asynccontextmanager
@@ -238,8 +238,7 @@ class GenerationClient:
         if stream is not None and chunk.attempt == stream.attempt and stream.replica in ("", chunk.replica):
             stream.take(chunk)
             return
-        if stream is not None:
-            self.wasted_chunks += 1
+        self.wasted_chunks += 1
         if chunk.kind in (ChunkKind.ACCEPTED, ChunkKind.TOKENS, ChunkKind.HEARTBEAT) and not chunk.finish_reason:
             await self._cancel(chunk)
 
