@@ -58,7 +58,9 @@ async def connect(
     )
     record = await fetch_record(connection, run, BusRole.USER)
     config = from_json(record.config_json)
-    async with Bus.connect(connection.options(BusRole.USER), topology_of(config), producer="user") as bus:
+    async with Bus.connect(
+        connection.options(BusRole.USER), topology_of(config, region=connection.region), producer="user"
+    ) as bus:
         yield Run(bus, config)
 
 

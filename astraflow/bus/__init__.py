@@ -5,6 +5,7 @@ from astraflow.bus.core import CoreFeed
 from astraflow.bus.deadletters import DeadLetter
 from astraflow.bus.faults import ApiError
 from astraflow.bus.kv import KvEntry, KvUpdate
+from astraflow.bus.leaf import HUB_DOMAIN, HubDoor, LeafDoor
 from astraflow.bus.log import Cursor, LogEntry
 from astraflow.bus.publish import PublishAck
 from astraflow.bus.queue import Delivery, WorkQueue
@@ -16,6 +17,7 @@ from astraflow.bus.topology import Topology, topology_of
 from astraflow.bus.trust import BusOptions
 
 __all__ = [
+    "HUB_DOMAIN",
     "ApiError",
     "Bus",
     "BusOptions",
@@ -26,9 +28,11 @@ __all__ = [
     "DeadLetter",
     "Delivery",
     "EmbeddedServer",
+    "HubDoor",
     "Kind",
     "KvEntry",
     "KvUpdate",
+    "LeafDoor",
     "Limits",
     "LogEntry",
     "LogState",

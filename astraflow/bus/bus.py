@@ -11,7 +11,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from functools import partial
 from typing import Any, Literal
 
@@ -35,7 +35,7 @@ from astraflow.bus.session import Session
 from astraflow.bus.topology import Topology, check_token
 from astraflow.bus.trust import BusOptions
 from astraflow.errors import BusError
-from astraflow.messages import Event, Message, Metrics, PartRef, RunRecord, encode
+from astraflow.messages import Envelope, Event, Message, Metrics, PartRef, RunRecord, encode, encode_envelope
 
 log = logging.getLogger(__name__)
 
@@ -138,6 +138,12 @@ class Bus:
             subject, data, msg_id=msg_id, ttl_s=ttl_s, expected=expected_last_sequence, deadline_s=deadline_s
         )
 
+    async def relay(self, subject: str, envelope: Envelope) -> PublishAck:
+        """Store a message that was read elsewhere, as its producer made it; tries for ever. Raises BusError."""
+        return await self._claims.store(
+            subject, encode_envelope(envelope), msg_id=envelope.id, ttl_s=None, expected=None, deadline_s=None
+        )
+
     async def publish_core(self, subject: str, message: Message) -> None:
         """Send without storing, at most once; dropped and counted when there is no connection."""
         data = encode(message, id=f"{self.producer}/{next(self._ids)}", run=self.run, producer=self.producer)
@@ -202,6 +208,13 @@ class Bus:
     async def last_sequence(self, stream: str, subject: str) -> int:
         """Of the newest message on `subject`, readable or not; 0 if there is none."""
         return await self._logs.last_sequence(stream, subject)
+
+    async def reached(self, stream: str, sequence: int) -> None:
+        """Returns when a log has a message at or behind `sequence`; a mirror may be behind what is known of it."""
+        if self.topology.at_home or (await self.log_state(stream)).last_sequence >= sequence:
+            return
+        async with aclosing(self._logs.read(stream, start=sequence)) as entries:
+            await anext(entries)
 
     async def log_state(self, stream: str) -> LogState:
         """Bounds and incarnation of a stream. Raises BusError if there is none."""

@@ -9,8 +9,9 @@ from typing import Any
 
 from astraflow.bus.background import in_parallel
 from astraflow.bus.faults import ApiError, DeniedError
+from astraflow.bus.leaf import HUB_DOMAIN
 from astraflow.bus.publish import NO_STORAGE
-from astraflow.bus.rows import DUPLICATE_WINDOW_S, Consumer, Limits, Row
+from astraflow.bus.rows import Consumer, Limits, Mirror, Row
 from astraflow.bus.session import Session
 from astraflow.bus.topology import Topology
 from astraflow.errors import BusError
@@ -25,17 +26,19 @@ MAX_WAITING = 8192  # pull requests that a consumer holds: one per rollout or po
 
 def stream_config(row: Row, limits: Limits) -> dict[str, Any]:
     """JetStream's form of a row."""
+    if row.mirror is not None:
+        return _mirror_config(row, row.mirror, limits)
     config: dict[str, Any] = {
         "name": row.stream,
         "subjects": [*row.subjects, *row.parts],
         "retention": "workqueue" if row.queue else "limits",
         "storage": "memory" if row.memory else "file",
         "discard": "new" if row.push_back else "old",
-        "discard_new_per_subject": row.queue,
+        "discard_new_per_subject": row.queue and row.max_per_subject > 0,
         "max_msgs_per_subject": row.max_per_subject or -1,
         "max_bytes": row.max_bytes or -1,
         "max_age": int(row.max_age_s * SECOND_NS),
-        "duplicate_window": int(DUPLICATE_WINDOW_S * SECOND_NS),
+        "duplicate_window": int(row.duplicate_window_s * SECOND_NS),
         "num_replicas": limits.replicas,
         "allow_direct": True,
         "allow_atomic": row.atomic,
@@ -45,6 +48,22 @@ def stream_config(row: Row, limits: Limits) -> dict[str, Any]:
         config["subject_delete_marker_ttl"] = int(row.marker_ttl_s * SECOND_NS)
         config["allow_rollup_hdrs"] = True
     return config
+
+
+def _mirror_config(row: Row, mirror: Mirror, limits: Limits) -> dict[str, Any]:
+    return {
+        "name": row.stream,
+        "storage": "file",
+        "mirror": {
+            "name": mirror.stream,
+            "external": {"api": f"$JS.{HUB_DOMAIN}.API", "deliver": ""},
+            "subject_transforms": [{"src": mirror.subjects, "dest": mirror.subjects_here}],
+        },
+        "max_msgs_per_subject": row.max_per_subject or -1,
+        "num_replicas": limits.replicas,
+        "allow_direct": True,
+        "allow_msg_ttl": row.message_ttl,
+    }
 
 
 async def ensure(session: Session, topology: Topology) -> None:

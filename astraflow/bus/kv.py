@@ -24,7 +24,7 @@ from astraflow.bus.reader import ConsumerLostError, consume
 from astraflow.bus.retry import RETRY_S, until_answered
 from astraflow.bus.rows import PROBE_KEY
 from astraflow.bus.topology import Topology
-from astraflow.errors import FencedError, MessageError
+from astraflow.errors import BusError, FencedError, MessageError
 from astraflow.messages import Decoded, Message, encode
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 TYPE_OF_KEY = {  # by the first token of a key; others hold what they like
     "run": "RunRecord", "head": "Head", "member": "Member", "lease": "Lease", "ledger": "Ledger",
     "progress": "Progress", "snapshot": "SnapshotPointer", "drain": "Drain",
-    "closed": "GroupClosed",
+    "closed": "GroupClosed", "region": "Region",
 }  # fmt: skip
 OPERATION, MARKER = "KV-Operation", "Nats-Marker-Reason"
 DELETE_MARKER_TTL_S = 60.0
@@ -204,6 +204,11 @@ class Kv:
         deadline_s: float | None,
     ) -> int:
         subject = self._topology.kv_subject(key)
+        if not self._topology.at_home and not key.startswith("member."):
+            raise BusError(
+                f"KV key {key} can't be written in region {self._topology.region}, only at the run's hub "
+                f"(region {self._topology.home})"
+            )
         most = part_size(self._link, self._topology.limits.max_message_bytes)
         if len(data) > most:  # values aren't split: each is one message that replaces the one before
             raise MessageError(

@@ -18,6 +18,7 @@ from astraflow.errors import BusError
 log = logging.getLogger(__name__)
 
 PING_EVERY_S = 2.0  # a half-open connection is noticed within four times this
+FAR_ANSWER_WITHIN_S = 60.0  # behind a thin link, where weights may be ahead of the answer
 RETRY_FIRST_S, RETRY_MOST_S = 0.05, 1.0
 
 
@@ -39,7 +40,7 @@ async def open_session(options: BusOptions, *, name: str, epoch: int) -> Session
     client = Client()
     if options.ca_file or "tls://" in options.url:
         insist_on_tls(client)
-    session = Session(client, epoch=epoch, inbox=f"_INBOX.{name}")
+    session = Session(client, epoch=epoch, inbox=f"_INBOX.{name}", domain=options.domain)
     try:
         await client.connect(
             servers=[url.strip() for url in options.url.split(",")],
@@ -155,7 +156,7 @@ class Link:
                 async with asyncio.timeout(min(PING_EVERY_S, self._answer_s)):
                     await session.lost.wait()
             except TimeoutError:
-                session.expire(self._answer_s)
+                session.expire(max(self._answer_s, FAR_ANSWER_WITHIN_S) if session.far else self._answer_s)
                 received = session.received
                 try:
                     await session.flush(PING_EVERY_S)

@@ -107,7 +107,7 @@ class Parts:
         while True:
             session = await self._link.session()
             try:
-                msg = await session.request(f"$JS.API.DIRECT.GET.{stream}.{subject}")
+                msg = await session.request(f"{session.api_prefix}.DIRECT.GET.{stream}.{subject}")
             except LinkLostError:
                 continue
             except NoAnswerError:

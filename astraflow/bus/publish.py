@@ -146,7 +146,7 @@ class Publisher:
 
         async def attempt(session: Session) -> PublishAck:
             try:
-                msg = await session.request(subject, data, headers=all_headers or None)
+                msg = await session.request(session.reach(subject), data, headers=all_headers or None)
                 return self.acked(msg.data, subject)
             except ConflictError:
                 return await self.own_tail(session, stream, subject, msg_id, expected)

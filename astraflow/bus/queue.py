@@ -35,7 +35,9 @@ log = logging.getLogger(__name__)
 EXPIRES_S = 5.0  # short: a frozen process's open pull swallows messages (facts/nats.md §4)
 HEARTBEAT_S = 1.0
 SILENT_S = 2.5  # without a message or heartbeat for this long the pull is taken for lost
+FAR_SILENT_S = 30.0  # the same behind a thin link
 RETRY_S = 0.1
+FAR_RETRY_S = 1.0
 MAX_PULL = 4096
 
 
@@ -204,7 +206,7 @@ class WorkQueue:
             msg = feed.pop()
             if msg is None:
                 try:
-                    async with asyncio.timeout(SILENT_S):
+                    async with asyncio.timeout(FAR_SILENT_S if self._session.far else SILENT_S):
                         msg = await feed.get()
                 except TimeoutError:
                     await self._session.flush(SILENT_S)  # raises LinkLostError if the server is gone
@@ -223,7 +225,7 @@ class WorkQueue:
     async def _open_feed(self) -> Feed:
         session = await self._link.session()
         if self._feed is None or self._session is not session:
-            subject = f"$JS.API.CONSUMER.MSG.NEXT.{self.stream}.{self.consumer}"
+            subject = f"{session.api_prefix}.CONSUMER.MSG.NEXT.{self.stream}.{self.consumer}"
             self._session, self._feed = session, await session.inbox_feed(subject)
         return self._feed
 
@@ -268,9 +270,13 @@ class WorkQueue:
     async def _repair(self) -> None:
         """The consumer or stream is gone or not ready: make sure that it is there, then try again."""
         self._hand_back([])
+        session = await self._link.session()
+        if session.far:  # what is there is others' business; most likely the link is cut
+            await asyncio.sleep(FAR_RETRY_S)
+            return
         await asyncio.sleep(RETRY_S)
         try:
-            await ensure(await self._link.session(), self._topology)
+            await ensure(session, self._topology)
         except (LinkLostError, NoAnswerError, ApiError, DeniedError) as exc:
             log.warning("bus.queue_not_repaired", extra={"stream": self.stream, "why": str(exc)})
 

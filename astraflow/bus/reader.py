@@ -30,6 +30,7 @@ MAX_BYTES = 4 << 20
 EXPIRES_S = 30.0
 HEARTBEAT_S = 1.0
 SILENT_S = 2.5
+FAR_SILENT_S = 30.0  # behind a thin link, where weights may be ahead of a heartbeat
 INACTIVE_S = 10.0  # the server forgets an abandoned consumer after this
 RETRY_S = 0.1
 
@@ -119,7 +120,7 @@ async def consume(
     }
     body = {"stream_name": stream, "action": "create", "config": config}
     created = await session.api(f"CONSUMER.CREATE.{stream}.{name}", body)
-    feed = await session.inbox_feed(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}")
+    feed = await session.inbox_feed(f"{session.api_prefix}.CONSUMER.MSG.NEXT.{stream}.{name}")
     try:
         if created["num_pending"] == 0:
             yield None
@@ -128,7 +129,7 @@ async def consume(
     finally:
         await feed.discard()
         if not session.lost.is_set():
-            await session.quiet(session.send(f"$JS.API.CONSUMER.DELETE.{stream}.{name}"))
+            await session.quiet(session.send(f"{session.api_prefix}.CONSUMER.DELETE.{stream}.{name}"))
 
 
 async def _pulled(session: Session, feed: Feed) -> AsyncGenerator[Raw, None]:
@@ -166,7 +167,7 @@ async def _pulled(session: Session, feed: Feed) -> AsyncGenerator[Raw, None]:
 
 async def _next(session: Session, feed: Feed) -> "Msg":
     try:
-        async with asyncio.timeout(SILENT_S):
+        async with asyncio.timeout(FAR_SILENT_S if session.far else SILENT_S):
             return await feed.get()
     except TimeoutError:
         await session.flush(SILENT_S)  # raises LinkLostError if the server is gone

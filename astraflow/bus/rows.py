@@ -50,6 +50,7 @@ class Kind(StrEnum):
     SNAPSHOTS = "SNAPSHOTS"
     DEAD_LETTERS = "DEAD_LETTERS"
     KV = "KV"
+    MEMBERS = "MEMBERS"  # only in a region away from home
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +60,15 @@ class Consumer:
     name: str
     subject: str
     depth_key: str  # how `Bus.stream_depths` calls it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mirror:
+    """Of a stream in the hub's JetStream domain; it keeps that stream's sequences."""
+
+    stream: str
+    subjects: str  # the origin's, as a pattern that ends in `>`
+    subjects_here: str  # what they become
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +94,8 @@ class Row:
     marker_ttl_s: float = 0.0  # how long the server says that a key has expired
     bound_key: str = ""  # the run file's key for the bound that pushes back
     consumers: tuple[Consumer, ...] = ()
+    mirror: Mirror | None = None  # a copy of another stream, instead of a stream that is written here
+    duplicate_window_s: float = DUPLICATE_WINDOW_S
 
     @property
     def relief(self) -> str:
@@ -158,7 +170,7 @@ def build_rows(names: "Topology") -> tuple[Row, ...]:
         ),
         Row(
             kind=Kind.KV, stream=names.kv, subjects=(f"{names.kv_prefix}>",), parts=(),
-            message="RunRecord, Head, Member, Lease, Progress, SnapshotPointer, Ledger, Drain, GroupClosed",
+            message="RunRecord, Head, Member, Lease, Progress, SnapshotPointer, Ledger, Drain, GroupClosed, Region",
             producer="all", reader="all", released="overwritten, deleted or expired", max_per_subject=1,
             message_ttl=True, marker_ttl_s=60.0,
         ),

@@ -1,14 +1,19 @@
 """Which runs a server holds: their records, found by the names of their KV streams.
 
-It looks and changes nothing. On a secured server a connection sees only its own run's account.
+It looks; only `forget_region` changes something. On a secured server a connection sees only its own run's account.
 """
 
-from astraflow.bus.faults import ApiError
+import asyncio
+
+from astraflow.bus.faults import ApiError, LinkLostError, NoAnswerError
+from astraflow.bus.link import open_session
 from astraflow.bus.publish import read_stored
 from astraflow.bus.session import Session
+from astraflow.bus.trust import BusOptions
 from astraflow.errors import MessageError
 from astraflow.messages import RunRecord, decode
 
+ANSWER_WITHIN_S = 10.0
 PREFIX = "KV_AF_"  # names of runs and regions have no underscore, see topology.py
 
 
@@ -23,6 +28,34 @@ async def read_runs(session: Session, region: str) -> dict[str, RunRecord]:
         if record is not None and record.name == run:
             found[run] = record
     return found
+
+
+async def find_homes(options: BusOptions) -> dict[str, str]:
+    """The home region of each run, in the JetStream domain that `options` name; none when it doesn't answer.
+
+    Raises BusError if the server of `options` can't be reached.
+    """
+    session = await open_session(options, name="find-homes", epoch=0)
+    try:
+        async with asyncio.timeout(ANSWER_WITHIN_S):
+            names = [name.removeprefix(PREFIX) for name in await _stream_names(session) if name.startswith(PREFIX)]
+        return {run: home for run, _, home in (name.rpartition("_") for name in names)}
+    except (LinkLostError, NoAnswerError, TimeoutError):
+        return {}
+    finally:
+        await session.close()
+
+
+async def forget_region(options: BusOptions, *, run: str, region: str) -> None:
+    """Delete a run's streams in a region away from its home: another run of that name left them."""
+    session = await open_session(options, name="forget-region", epoch=0)
+    bucket = f"AF_{run}_{region}"
+    try:
+        for name in await _stream_names(session):
+            if name == f"KV_{bucket}" or name.startswith(f"{bucket}_"):
+                await session.api(f"STREAM.DELETE.{name}")
+    finally:
+        await session.close()
 
 
 async def _stream_names(session: Session) -> list[str]:

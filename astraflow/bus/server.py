@@ -16,6 +16,7 @@ import socket
 import sys
 from pathlib import Path
 
+from astraflow.bus.leaf import LeafLink
 from astraflow.bus.private import write_private
 from astraflow.bus.trust import BusOptions
 from astraflow.errors import BusError
@@ -34,7 +35,9 @@ _CONFIG = """\
 listen: "{host}:{port}"
 server_name: "{name}"
 {security}
+{links}
 jetstream {{
+  {domain}
   store_dir: "{store}"
   sync_interval: always
   max_file_store: {max_store_bytes}
@@ -54,10 +57,11 @@ class EmbeddedServer:
 
     def __init__(
         self, folder: Path, *, host: str = "127.0.0.1", port: int = 0, token: str = "", security: str = "",
-        max_store_bytes: int = 0,
+        max_store_bytes: int = 0, leaf: LeafLink | None = None,
     ) -> None:  # fmt: skip
         """`port` 0 = a free one. `token` "" = the one in the folder, or a new one. `max_store_bytes` 0 = the disk.
-        `security`: lines of nats-server's settings in place of the token (`SecureFolder.settings`)."""
+        `security`: lines of nats-server's settings in place of the token (`SecureFolder.settings`).
+        `leaf`: takes part in a hub with leaf servers, on either end."""
         self.folder = folder
         self.host = host
         self.port = port
@@ -65,6 +69,7 @@ class EmbeddedServer:
         self._any_port = port == 0
         self._security = security
         self._max_store_bytes = max_store_bytes
+        self._leaf = leaf
         self._process: asyncio.subprocess.Process | None = None
 
     @property
@@ -103,6 +108,7 @@ class EmbeddedServer:
                     self.port = self.port or free_port(self.host)
                 self._write_config()
                 if await self._try_start(binary, lock):
+                    self._any_port = False  # when it is started again, clients look for it here
                     return
                 if not self._any_port or attempt == PORT_TRIES - 1:
                     raise BusError(
@@ -147,6 +153,8 @@ class EmbeddedServer:
             name=f"astraflow-{secrets.token_hex(4)}",
             security=self._security or f'authorization {{ token: "{self.token}" }}',
             store=store,
+            links=self._leaf.settings(self.token) if self._leaf else "",
+            domain=f"domain: {self._leaf.domain}" if self._leaf else "",
             max_store_bytes=self._max_store_bytes or NO_STORE_BOUND,
             log=self.log_file.resolve(),
             pid=self.folder.resolve() / "pid",
@@ -192,6 +200,9 @@ class EmbeddedServer:
             await asyncio.sleep(PROBE_EVERY_S)
         await self.stop()
         said = self.log_file.read_bytes()[seen:].decode("utf-8", "replace") if self.log_file.exists() else ""
+        if "listening on leafnode port" in said:
+            where = said.partition("listening on leafnode port:")[2].splitlines()[0].strip()
+            raise BusError(f"nats-server can't take leaf servers on port {where}; choose another --leaf-listen")
         if "address already in use" in said:
             return False
         if "no space left" in said.lower():

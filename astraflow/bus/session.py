@@ -43,8 +43,10 @@ class _Waiting:
 class Session:
     """Requests and subscriptions over one client. Made by `open_session`."""
 
-    def __init__(self, client: "Client", *, epoch: int, inbox: str) -> None:
+    def __init__(self, client: "Client", *, epoch: int, inbox: str, domain: str = "") -> None:
         self.epoch = epoch
+        self.far = bool(domain)  # behind a link that may be slow, or cut
+        self.api_prefix = f"$JS.{domain}.API" if domain else "$JS.API"
         self.lost = asyncio.Event()
         self.last_error = ""
         self._client = client
@@ -65,6 +67,10 @@ class Session:
     def server(self) -> dict[str, Any]:
         """What the server said of itself when it was connected to: `version`, `jetstream`, `max_payload`, …"""
         return self._client._server_info
+
+    def reach(self, subject: str) -> str:
+        """What to publish on for `subject` to be stored: keys don't pass into another domain by themselves."""
+        return f"{self.api_prefix}.{subject}" if self.far and subject.startswith("$KV.") else subject
 
     async def start(self) -> None:
         """Listen for replies. Raises DeniedError if the credentials don't even allow that."""
@@ -122,7 +128,7 @@ class Session:
     async def api(self, request: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """A JetStream API request. Raises ApiError besides what `request` raises."""
         data = json.dumps(body).encode() if body is not None else b""
-        answer: dict[str, Any] = json.loads((await self.request(f"$JS.API.{request}", data)).data)
+        answer: dict[str, Any] = json.loads((await self.request(f"{self.api_prefix}.{request}", data)).data)
         if "error" in answer:
             error = answer["error"]
             raise ApiError(request, error.get("code", 0), error.get("err_code", 0), error.get("description", ""))

@@ -1,5 +1,8 @@
 """Names of a run's subjects, streams, consumers and keys; with `rows.py` the one table of the bus.
 
+A run has one home region, where its truth is kept. In another region every name is the same but for its root and the
+region in it, so that actors needn't know where they are (`region_rows.py` says what is stored there).
+
 Pure: no I/O. Invariants: every name comes from here; names of streams are unique over regions, because acks of equally
 named streams in two JetStream domains collide (facts/nats.md §5).
 """
@@ -8,6 +11,7 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 
+from astraflow.bus.region_rows import build_region_rows
 from astraflow.bus.rows import PART, Kind, Limits, Row, build_rows
 from astraflow.config import RunConfig
 from astraflow.errors import ConfigError
@@ -27,13 +31,16 @@ class Topology:
     """Subjects, streams and consumers of one run in one region. Raises ConfigError for names that can't be tokens."""
 
     def __init__(
-        self, *, run: str, region: str, envs: Iterable[str], policies: Iterable[str], limits: Limits | None = None
-    ) -> None:
+        self, *, run: str, region: str, envs: Iterable[str], policies: Iterable[str], limits: Limits | None = None,
+        home: str = "",
+    ) -> None:  # fmt: skip
+        """`home`: the run's home region; "" = this one."""
         self.run, self.region = _name(run, "run"), _name(region, "region")
+        self.home = _name(home or region, "region")
         self.envs = tuple(_name(env, "env") for env in envs)
         self.policies = tuple(_name(policy, "policy") for policy in policies)
         self.limits = limits or Limits()
-        self.root = f"af.{run}"
+        self.root = f"af.{run}" if self.at_home else f"{region_prefix(region)}.{run}"
         self.bucket = f"AF_{run}_{region}"
         self.tasks = self._stream(Kind.TASKS)
         self.gen_requests = self._stream(Kind.GEN)
@@ -45,9 +52,19 @@ class Topology:
         self.snapshots = self._stream(Kind.SNAPSHOTS)
         self.dead_letters = self._stream(Kind.DEAD_LETTERS)
         self.kv = f"KV_{self.bucket}"  # the name that `nats kv` expects
-        self.rows = build_rows(self)
+        self.members = self._stream(Kind.MEMBERS)  # only away from home
+        self.rows = build_rows(self) if self.at_home else build_region_rows(self)
         self.row_of_stream = {row.stream: row for row in self.rows}
         self.row_of = lru_cache(maxsize=4096)(self._find_row)
+
+    @property
+    def at_home(self) -> bool:
+        """Whether this region keeps the run's truth."""
+        return self.region == self.home
+
+    def there(self) -> "Topology":
+        """The run's names in its home region."""
+        return Topology(run=self.run, region=self.home, envs=self.envs, policies=self.policies, limits=self.limits)
 
     def task(self, env: str) -> str:
         return f"{self.root}.task.{_name(env, 'env')}"
@@ -119,6 +136,10 @@ class Topology:
     def gen_consumer(self, policy: str) -> str:
         return f"gen_{self.region}_{_name(policy, 'policy')}"
 
+    def uplink_consumer(self, kind: Kind) -> str:
+        """Of the streams that go from a region to the home region."""
+        return f"uplink_{self.region}_{kind}"
+
     def kv_subject(self, key: str) -> str:
         """Subject of a KV key. Raises ConfigError for a key that isn't dotted tokens."""
         for token in key.split("."):
@@ -141,8 +162,13 @@ class Topology:
         raise ConfigError(f"no stream of run {self.run!r} stores subject {subject!r}; see astraflow/bus/topology.py")
 
 
-def topology_of(config: RunConfig) -> Topology:
-    """The topology that a run file asks for."""
+def region_prefix(region: str) -> str:
+    """The first token of a region's own subjects. They stay on its side of the leaf link."""
+    return f"af-{region}"
+
+
+def topology_of(config: RunConfig, *, region: str = "") -> Topology:
+    """The topology that a run file asks for, as seen from `region`; "" = the run's home."""
     limits = Limits(
         max_tasks=config.bus.max_tasks,
         max_episodes_bytes=config.bus.max_episodes_bytes,
@@ -151,8 +177,9 @@ def topology_of(config: RunConfig) -> Topology:
         answer_s=config.bus.answer_s,
     )
     return Topology(
-        run=config.run.name, region=config.bus.region, envs=config.envs, policies=config.policies, limits=limits
-    )
+        run=config.run.name, region=region or config.bus.region, home=config.bus.region, envs=config.envs,
+        policies=config.policies, limits=limits,
+    )  # fmt: skip
 
 
 def _name(value: str, what: str) -> str:

@@ -25,6 +25,7 @@ class BusOptions:
     ca_file: str = ""  # whoever signed the server's certificate; set = nothing is sent without TLS
     user: str = ""
     password: str = ""
+    domain: str = ""  # JetStream domain to work in; "" = the server's own. Set: a hub behind the leaf that we are on
     connect_timeout_s: float = 10.0
 
 

@@ -76,7 +76,7 @@ def connection_of(args: argparse.Namespace, url: str) -> "Connection":
     )
 
 
-def listen_address(text: str) -> tuple[str, int]:
+def listen_address(text: str, flag: str = "--listen") -> tuple[str, int]:
     """HOST:PORT. Raises ConfigError."""
     from astraflow.config import host_and_port
 
@@ -85,5 +85,5 @@ def listen_address(text: str) -> tuple[str, int]:
     except ValueError:
         port = 0
     if not port:
-        raise ConfigError(f"--listen {text}: expected HOST:PORT, e.g. 0.0.0.0:4222")
+        raise ConfigError(f"{flag} {text}: expected HOST:PORT, e.g. 0.0.0.0:4222")
     return host, port

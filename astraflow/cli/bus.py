@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import os
 import shlex
 import signal
 import socket
@@ -9,10 +10,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from astraflow.cli.arguments import Verbs, add_verb, listen_address
+from astraflow.cli import leaf
+from astraflow.cli.arguments import Verbs, add_verb, listen_address, variable
 from astraflow.errors import BusError, ConfigError
 
 if TYPE_CHECKING:
+    from astraflow.bus import HubDoor
     from astraflow.bus.secure import SecureFolder
 
 DEFAULT_LISTEN = "127.0.0.1:4222"
@@ -24,9 +27,10 @@ def add(verbs: Verbs) -> None:
         verbs,
         "bus",
         help="run a NATS server for runs that many machines share, until SIGTERM or Ctrl-C",
-        example="astraflow bus --secure hub --run demo --listen 0.0.0.0:4222",
+        example="astraflow bus --secure hub --run demo --listen 0.0.0.0:4222\n"
+        "  astraflow bus --leaf nats://hub:7422 --region eu --token-file token --listen 10.0.0.5:4222",
     )
-    kind = parser.add_mutually_exclusive_group(required=True)
+    kind = parser.add_mutually_exclusive_group()
     kind.add_argument(
         "--secure",
         metavar="DIR",
@@ -34,10 +38,17 @@ def add(verbs: Verbs) -> None:
         help="the server's folder: what is missing is made there, certificates and a key per role and run",
     )
     kind.add_argument(
+        "--leaf",
+        metavar="URL",
+        default="",
+        help="another region's server, which dials the --leaf-listen address of the hub; needs --region",
+    )
+    parser.add_argument(
         "--folder",
         metavar="DIR",
         type=Path,
-        help="the server's folder, without TLS: whoever has DIR/token may do everything in every run",
+        help="the server's folder, without TLS: whoever has DIR/token may do everything in every run "
+        "(with --leaf the default is leaf-REGION)",
     )
     parser.add_argument(
         "--run",
@@ -45,10 +56,19 @@ def add(verbs: Verbs) -> None:
         metavar="NAME",
         action="append",
         default=[],
-        help="with --secure: a run that may use it; may be repeated; runs of earlier starts stay",
+        help="with --secure: a run that may use it; may be repeated; runs of earlier starts stay; "
+        "with --leaf: a run to take part in (default: all of the hub's)",
     )
     parser.add_argument("--listen", metavar="HOST:PORT", default=DEFAULT_LISTEN, help=f"(default: {DEFAULT_LISTEN})")
-    parser.add_argument("--region", default="local", help="bus.region of these runs (default: local)")
+    parser.add_argument("--leaf-listen", metavar="HOST:PORT", help="let other regions' leaf servers join here")
+    parser.add_argument(
+        "--region", default="local", help="bus.region of these runs; a leaf's own name (default: local)"
+    )
+    parser.add_argument(
+        "--token-file",
+        default=os.environ.get(variable("token_file"), ""),
+        help="with --leaf: file with the hub's token, which becomes the leaf's; the token itself: ASTRAFLOW_TOKEN",
+    )
     parser.add_argument(
         "--name",
         dest="names",
@@ -64,8 +84,12 @@ def add(verbs: Verbs) -> None:
 def run(args: argparse.Namespace) -> int:
     """Prepare, then serve; the return value is the exit code. Raises ConfigError, BusError."""
     host, port = listen_address(args.listen)
-    if args.folder:
+    if args.leaf:
+        return leaf.run(args, host, port)
+    if args.folder and not args.secure:
         return _run_plain(args, host, port)
+    if not args.secure or args.folder:
+        raise ConfigError("give one of --secure DIR, --folder DIR and --leaf URL")
     if not args.runs:
         raise ConfigError("--secure needs --run NAME: every run gets keys of its own")
 
@@ -77,23 +101,29 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.write(f"{folder.path} is ready; deploy/README.md says how to use it\n")
         return 0
     greeting = _greeting(folder, args.names[0] if args.names else host, port)
-    return asyncio.run(_serve(folder.path, host, port, security=folder.settings, greeting=greeting))
+    door = leaf.door_of(args, tls=str(folder.path.resolve()))
+    return asyncio.run(_serve(folder.path, host, port, security=folder.settings, greeting=greeting, door=door))
 
 
 def _run_plain(args: argparse.Namespace, host: str, port: int) -> int:
     for flag, given in (("--run", args.runs), ("--name", args.names), ("--files-only", args.files_only)):
         if given:
             raise ConfigError(f"{flag} is for --secure; a server with a token takes any run")
-    return asyncio.run(_serve(args.folder, host, port, greeting=_plain_greeting(args.folder, host, port)))
+    door, greeting = leaf.door_of(args), _plain_greeting(args.folder, host, port)
+    if door:
+        greeting += leaf.hub_greeting(args.folder / "token", door)
+    return asyncio.run(_serve(args.folder, host, port, greeting=greeting, door=door))
 
 
-async def _serve(folder: Path, host: str, port: int, *, greeting: str, security: str = "") -> int:
+async def _serve(
+    folder: Path, host: str, port: int, *, greeting: str, security: str = "", door: "HubDoor | None" = None
+) -> int:
     from astraflow.bus import EmbeddedServer
 
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    server = EmbeddedServer(folder, host=host, port=port, security=security)
+    server = EmbeddedServer(folder, host=host, port=port, security=security, leaf=door)
     await server.start()
     try:
         sys.stdout.write(greeting)

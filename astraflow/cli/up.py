@@ -19,6 +19,9 @@ def add(verbs: Verbs) -> None:
     )
     add_run_file(parser)
     parser.add_argument("--listen", metavar="HOST:PORT", help="let other machines join; prints the command for them")
+    parser.add_argument(
+        "--leaf-listen", metavar="HOST:PORT", help="let other regions' leaf servers join; prints the command for them"
+    )
     parser.add_argument("--fresh", action="store_true", help="move the old run's folder away and begin anew")
     parser.set_defaults(run=run)
 
@@ -26,11 +29,13 @@ def add(verbs: Verbs) -> None:
 def run(args: argparse.Namespace) -> int:
     """Load, then run; the return value is the exit code. Raises ConfigError, BusError."""
     listen = listen_address(args.listen) if args.listen else None
+    door = listen_address(args.leaf_listen, "--leaf-listen") if args.leaf_listen else None
 
     from rich.console import Console
 
     from astraflow.actors.base.connection import TOKEN_VARIABLE
     from astraflow.actors.node.up import UpOptions, up
+    from astraflow.bus import HubDoor
     from astraflow.runfile import load
 
     config = load(args.run_file, args.overrides)
@@ -38,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
         command=shlex.join(["astraflow", *sys.argv[1:]]),
         fresh=args.fresh,
         listen=listen,
+        door=HubDoor(host=door[0], port=door[1]) if door else None,
         token=os.environ.get(TOKEN_VARIABLE, ""),
     )
     return asyncio.run(up(config, options, Console()))

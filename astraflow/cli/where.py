@@ -43,7 +43,7 @@ async def run_bus(
 
     options = connection.options(BusRole(role))
     record = await fetch_record(connection, run_name, BusRole(role))
-    topology = topology_of(from_json(record.config_json))
+    topology = topology_of(from_json(record.config_json), region=connection.region)
     async with Bus.connect(options, topology, producer=producer) as bus:
         yield bus
 

@@ -1,7 +1,16 @@
 """Wire structs: frozen, append-only, msgpack. The lowest layer; it knows no bus and no torch."""
 
 from astraflow.messages.arrays import Array, array_of
-from astraflow.messages.codec import MESSAGE_TYPES, SCHEMA_VERSION, Decoded, Envelope, Message, decode, encode
+from astraflow.messages.codec import (
+    MESSAGE_TYPES,
+    SCHEMA_VERSION,
+    Decoded,
+    Envelope,
+    Message,
+    decode,
+    encode,
+    encode_envelope,
+)
 from astraflow.messages.control import (
     Decision,
     DecisionKind,
@@ -14,6 +23,7 @@ from astraflow.messages.control import (
     MemberState,
     Metrics,
     Progress,
+    Region,
     RunRecord,
     SnapshotPointer,
 )
@@ -52,6 +62,7 @@ __all__ = [
     "Place",
     "Progress",
     "Reason",
+    "Region",
     "RunRecord",
     "Sample",
     "SampleBatch",
@@ -67,4 +78,5 @@ __all__ = [
     "array_of",
     "decode",
     "encode",
+    "encode_envelope",
 ]

@@ -20,6 +20,7 @@ from astraflow.messages.control import (
     Member,
     Metrics,
     Progress,
+    Region,
     RunRecord,
     SnapshotPointer,
 )
@@ -33,14 +34,14 @@ SCHEMA_VERSION = 1
 Message = (
     Task | Episode | GenRequest | GenChunk | GenCancel | SampleBatch | Manifest | Head | Member | Lease | Ledger
     | Progress | Decision | SnapshotPointer | Event | Metrics | RunRecord | Drain
-    | GroupClosed
+    | GroupClosed | Region
 )  # fmt: skip
 MESSAGE_TYPES: dict[str, type[Any]] = {
     "task": Task, "episode": Episode, "gen_request": GenRequest, "gen_chunk": GenChunk, "gen_cancel": GenCancel,
     "sample_batch": SampleBatch, "manifest": Manifest, "head": Head, "member": Member, "lease": Lease,
     "ledger": Ledger,
     "progress": Progress, "decision": Decision, "snapshot_pointer": SnapshotPointer, "event": Event,
-    "metrics": Metrics, "run_record": RunRecord, "drain": Drain, "group_closed": GroupClosed,
+    "metrics": Metrics, "run_record": RunRecord, "drain": Drain, "group_closed": GroupClosed, "region": Region,
 }  # fmt: skip
 _NAMES = {kind: name for name, kind in MESSAGE_TYPES.items()}
 
@@ -85,6 +86,11 @@ def encode(message: Message, *, id: str, run: str = "", producer: str = "", trac
             body=body,
         )
     )  # fmt: skip
+
+
+def encode_envelope(envelope: Envelope) -> bytes:
+    """What it was decoded from: to pass a message on as its producer made it."""
+    return _encoder.encode(envelope)
 
 
 def decode(data: bytes) -> Decoded:

@@ -42,6 +42,19 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     blocked_since: float = 0.0  # unix seconds
 
 
+class Region(msgspec.Struct, frozen=True, kw_only=True):
+    """A region that takes part over a leaf link, as the hub last heard of it. KV key region.<region>.
+
+    Its keeper's member record, which expires, says whether the link is there; this one says what was behind it.
+    """
+
+    region: str
+    seen_at: float  # unix seconds, by the keeper's clock
+    members: tuple[str, ...] = ()  # actors that are there
+    tasks: int = 0  # brought there, without a record at the hub yet
+    left: bool = False  # it said goodbye
+
+
 class Drain(msgspec.Struct, frozen=True, kw_only=True):
     """An order to leave. KV key drain.<target>, with a TTL; the target's node carries it out."""
 

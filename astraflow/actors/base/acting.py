@@ -37,7 +37,7 @@ async def act(options: BusOptions, who: Identity, work: Callable[[ActorContext],
     """Connect, announce, run the role, say goodbye. Raises what the role raises; ConfigError without such a run."""
     record = await _read_record(options, who)
     config = from_json(record.config_json)
-    async with Bus.connect(options, topology_of(config), producer=who.name) as bus:
+    async with Bus.connect(options, topology_of(config, region=who.region), producer=who.name) as bus:
         await bus.ensure()
         ctx = ActorContext(
             bus=bus,

@@ -17,6 +17,7 @@ from astraflow.errors import ConfigError
 
 DRAIN_ORDER = ("rollout", "policy", "dataflow", "trainer", "recorder")
 OF_A_POLICY = ("policy", "trainer")
+AWAY_FROM_HOME = ("rollout", "policy")  # what can work behind a leaf link
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +58,11 @@ def parse_role(text: str, config: RunConfig) -> Role:
     return Role(role=role, policy=policy, count=max(1, config.node.rollouts) if role == "rollout" else 1)
 
 
+def serves_region(role: str, region: str, config: RunConfig) -> bool:
+    """Whether a role can be in a region: what keeps the run's truth can't be away from home."""
+    return region == config.bus.region or role in AWAY_FROM_HOME
+
+
 @dataclass(frozen=True, kw_only=True)
 class Planned:
     """One process of a node, and what it is."""
@@ -87,6 +93,11 @@ class Crew:
                 be, so that threads may be more than cores after a takeover. None: there is no before and no later.
         Raises: ConfigError if fixed numbers of threads ask for more than there is, and `running` is None.
         """
+        for role in roles:
+            if not serves_region(role.role, self.connection.region, self.config):
+                raise ConfigError(
+                    f"--role {role.text}: it works only in the run's home region {self.config.bus.region}"
+                )
         threads = self._threads([*roles, *expected], running)
         planned = []
         for role in roles:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from astraflow.actors.base.connection import Connection, bus_role
+from astraflow.actors.node.crew import serves_region
 from astraflow.config import EnvSection, RunConfig
 from astraflow.envs.registry import missing_packages
 from astraflow.errors import ConfigError
@@ -53,7 +54,7 @@ def machine(config: RunConfig, *, cores: int, connection: Connection | None = No
         lacks_learner=_given(learners),
         lacks_model=_given({name: lacks_model(policy.model) for name, policy in policies}),
         lacks_env=_given({name: lacks_env(section) for name, section in config.envs.items()}),
-        lacks_key=_given({role: _lacks_key(connection, role) for role in ROLES}) if connection else {},
+        lacks_key=_given({role: _lacks_key(connection, config, role) for role in ROLES}) if connection else {},
     )
 
 
@@ -76,7 +77,9 @@ def lacks_env(section: EnvSection) -> str:
     return ""
 
 
-def _lacks_key(connection: Connection, role: str) -> str:
+def _lacks_key(connection: Connection, config: RunConfig, role: str) -> str:
+    if not serves_region(role, connection.region, config):
+        return f"a {role} works only in the run's home region {config.bus.region}"
     try:
         connection.for_role(bus_role(role))
     except ConfigError as exc:

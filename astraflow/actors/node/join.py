@@ -72,7 +72,9 @@ async def join(connection: Connection, options: JoinOptions, console: Console) -
         config = from_json(record.config_json)
         with disk_errors(home):
             (home / "logs").mkdir(parents=True, exist_ok=True)
-        async with Bus.connect(connection.options(), topology_of(config), producer=f"node-{node}") as bus:
+        async with Bus.connect(
+            connection.options(), topology_of(config, region=connection.region), producer=f"node-{node}"
+        ) as bus:
             ctx = node_context(bus, record, node=node, folder=home)
             crew = Crew(
                 config=config, node=node, connection=connection, folder=home, cores=usable_cores(options.threads)

@@ -8,7 +8,6 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 from astraflow.actors.node.disk import Disk
 from astraflow.actors.node.supervisor import RESTART_WINDOW_S, describe_exit
@@ -20,18 +19,15 @@ BACKOFF_S = 0.5
 
 @asynccontextmanager
 async def embedded_server(
-    folder: Path, *, host: str, port: int, max_restarts: int, report: Callable[[str], None]
+    server: EmbeddedServer, *, max_restarts: int, report: Callable[[str], None]
 ) -> AsyncIterator[EmbeddedServer]:
     """A server that is there while inside.
 
     Args:
-        folder: its store, token and log.
-        port: 0 = a free one, which it keeps over restarts.
         max_restarts: in ten minutes, before the body is cancelled with BusError.
         report: called with a sentence when it is started again, and when its disk fills up.
     Raises: BusError: port taken, folder in use, disk full; inside an exception group if it happens later.
     """
-    server = EmbeddedServer(folder, host=host, port=port)
     await server.start()
     keeper = _Keeper(server, max_restarts=max_restarts, report=report)
     try:
@@ -42,12 +38,12 @@ async def embedded_server(
             finally:
                 task.cancel()
     finally:
-        await keeper.server.stop()
+        await server.stop()
 
 
 class _Keeper:
     def __init__(self, server: EmbeddedServer, *, max_restarts: int, report: Callable[[str], None]) -> None:
-        self.server = server
+        self._server = server
         self._disk = Disk(server.folder, log_file=server.log_file, report=report)
         self._max_restarts = max_restarts
         self._report = report
@@ -59,19 +55,18 @@ class _Keeper:
             code = await self._end()
             if code is None:
                 await self._disk.until_room()
-                await self.server.stop()
-                self._report(f"there is room again: starting nats-server anew on port {self.server.port}")
+                await self._server.stop()
+                self._report(f"there is room again: starting nats-server anew on port {self._server.port}")
             else:
                 await self._after_a_crash(describe_exit(code))
                 await self._disk.until_room()
-            self.server = EmbeddedServer(self.server.folder, host=self.server.host, port=self.server.port)
-            await self.server.start()
+            await self._server.start()
             self._disk.begin_anew()
 
     async def _end(self) -> int | None:
         """How the server ended; None when its disk is full, while it may still run."""
         async with asyncio.TaskGroup() as group:
-            ended = group.create_task(self.server.wait())
+            ended = group.create_task(self._server.wait())
             full = group.create_task(self._disk.until_full())
             await asyncio.wait((ended, full), return_when=asyncio.FIRST_COMPLETED)
             code = ended.result() if ended.done() else None
@@ -84,7 +79,7 @@ class _Keeper:
         while self._restarts and self._restarts[0] < now - RESTART_WINDOW_S:
             self._restarts.popleft()
         if len(self._restarts) >= self._max_restarts:
-            raise BusError(f"nats-server {how} once too often; see {self.server.log_file}")
+            raise BusError(f"nats-server {how} once too often; see {self._server.log_file}")
         self._restarts.append(now)
-        self._report(f"nats-server {how}; starting it again on port {self.server.port}")
+        self._report(f"nats-server {how}; starting it again on port {self._server.port}")
         await asyncio.sleep(BACKOFF_S * len(self._restarts))

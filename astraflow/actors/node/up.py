@@ -33,7 +33,7 @@ from astraflow.actors.node.stopper import Stopper
 from astraflow.actors.node.threads import usable_cores
 from astraflow.actors.recorder.summary import read_summary, render_summary
 from astraflow.actors.view.live import live_view
-from astraflow.bus import Bus, BusRole, topology_of
+from astraflow.bus import Bus, BusRole, EmbeddedServer, HubDoor, topology_of
 from astraflow.config import NodeSection, RunConfig
 from astraflow.errors import ConfigError
 from astraflow.runfile import resolved
@@ -51,12 +51,14 @@ class UpOptions:
         command: how it was called, for whoever finds the folder locked.
         fresh: move the old run away and begin anew.
         listen: host and port for the embedded server; None = loopback and any free port.
+        door: where leaf servers of other regions may join the embedded server; None = nowhere.
         token: for an external server, if the run file names no file with one.
     """
 
     command: str
     fresh: bool = False
     listen: tuple[str, int] | None = None
+    door: HubDoor | None = None
     token: str = ""
 
 
@@ -67,6 +69,8 @@ async def up(config: RunConfig, options: UpOptions, console: Console) -> int:
     """
     if config.bus.url and options.listen:
         raise ConfigError("--listen is for the embedded server, but bus.url names an external one; use one of them")
+    if config.bus.url and options.door:
+        raise ConfigError("--leaf-listen is for the embedded server; the one at bus.url has settings of its own")
     if config.bus.url and options.fresh:
         raise ConfigError("--fresh would leave this run's streams on the external server; choose another run.name")
     folder = RunFolder(Path(config.run.folder) / config.run.name)
@@ -144,7 +148,7 @@ async def _until_others_left(bus: Bus, config: RunConfig, console: Console) -> N
     """The run has ended: other nodes may still need the server to hear of it and to say goodbye."""
     try:
         async with asyncio.timeout(config.node.grace_s):
-            await left(bus, lambda member: member.node != NODE)
+            await left(bus, lambda member: member.node != NODE and member.role != "region")
     except TimeoutError:
         say(console, f"other nodes are still there after {config.node.grace_s:g} s; see their logs", style="yellow")
 
@@ -195,9 +199,7 @@ async def _server(
         return
     host, port = options.listen or ("127.0.0.1", 0)
     async with embedded_server(
-        folder.nats,
-        host=host,
-        port=port,
+        EmbeddedServer(folder.nats, host=host, port=port, leaf=options.door),
         max_restarts=config.node.max_restarts,
         report=lambda text: say(console, text, style="yellow"),
     ) as server:
@@ -221,15 +223,30 @@ def _greet(config: RunConfig, options: UpOptions, connection: Connection, folder
     if options.listen:
         say(console, f"to join from another machine, copy {connection.token_file} there and run:")
         say(console, f"  {join_command(config.run.name, options.listen, connection)}", style="bold")
+    if options.door:
+        say(console, f"to join another region, copy {connection.token_file} there and run (with its own name):")
+        say(console, f"  {leaf_command(config.run.name, options.door, connection)}", style="bold")
 
 
 def join_command(run: str, listen: tuple[str, int], connection: Connection) -> str:
     """The command line that makes another machine join; a wildcard address becomes this machine's name."""
-    host = socket.getfqdn() if listen[0] in ("0.0.0.0", "::") else listen[0]
+    host = _outside(listen[0])
     port = connection.url.rsplit(":", 1)[1]
     token = ["--token-file", str(connection.token_file)] if connection.token_file else []
     region = ["--region", connection.region] if connection.region != "local" else []
     return shlex.join(["astraflow", "node", "--join", f"nats://{host}:{port}", "--run", run, *token, *region])
+
+
+def leaf_command(run: str, door: HubDoor, connection: Connection) -> str:
+    """The command line that starts another region's leaf server."""
+    token = ["--token-file", str(connection.token_file)] if connection.token_file else []
+    url = f"nats://{_outside(door.host)}:{door.port}"
+    return shlex.join(["astraflow", "bus", "--leaf", url, "--region", "REGION", "--run", run, *token])
+
+
+def _outside(host: str) -> str:
+    """How others call this machine, if it listens everywhere."""
+    return socket.getfqdn() if host in ("0.0.0.0", "::") else host
 
 
 def _show_end(folder: RunFolder, config: RunConfig, console: Console, *, hint: bool) -> None:

@@ -34,7 +34,7 @@ LOCK_FILE = ".recorder.lock"
 LOCK_EVERY_S = 0.5  # a file lock can't be watched
 QUEUE_LINES = 1024  # read from a log and not written yet, per file
 COMMIT_LINES = 1024
-LAST = ("recorder", "node")  # they leave after the others
+LAST = ("recorder", "node", "region")  # they leave after the others, or stay
 COMMIT_EVERY_S = 0.5  # a commit is two fsyncs: more often would only wear the disk
 
 T = TypeVar("T")

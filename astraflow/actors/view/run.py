@@ -20,7 +20,7 @@ from astraflow.actors.base.metrics import (
 from astraflow.actors.view.history import History
 from astraflow.actors.view.wording import clock, counts, duration
 from astraflow.config import RunConfig, from_json
-from astraflow.messages import Event, Head, Ledger, Member, MemberState, Message, Progress, RunRecord
+from astraflow.messages import Event, Head, Ledger, Member, MemberState, Message, Progress, Region, RunRecord
 
 KEPT_EVENTS = 50
 ROLES = frozenset({"policy", "rollout", "dataflow", "trainer", "recorder"})  # an actor's name begins with its role
@@ -46,6 +46,7 @@ class RunView:
     progress: dict[str, Progress] = field(default_factory=dict)
     ledgers: dict[str, Ledger] = field(default_factory=dict)
     unstored: str = ""  # why the server stores nothing, if somebody has tried
+    regions: dict[str, Region] = field(default_factory=dict)  # that joined over a leaf link
     queues: dict[str, int] = field(default_factory=dict)  # pending messages, e.g. by "task.math", "gen.solver"
     history: History = field(default_factory=History)
     events: deque[Event] = field(default_factory=lambda: deque(maxlen=KEPT_EVENTS))
@@ -61,6 +62,8 @@ class RunView:
                 self.progress[message.policy] = message
             case Ledger():
                 self.ledgers[message.policy] = message
+            case Region():
+                self.regions[message.region] = message
             case Member(state=MemberState.GONE):
                 self.members.pop(message.actor, None)
                 self.gone[message.actor] = _finite(message)
@@ -137,6 +140,7 @@ class RunView:
         return (
             unstored
             + self._missing(self.config, with_coming)
+            + self._cut_off()
             + [sentence for actor in sorted(self.members) for sentence in _complaints(self.members[actor])]
         )
 
@@ -158,6 +162,15 @@ class RunView:
             sentence + self._why_absent(role, policy)
             for role, policy, sentence in absent
             if not self.ready(role, policy) and (with_coming or not self.alive(role, policy))
+        ]
+
+    def _cut_off(self) -> list[str]:
+        """Regions whose keepers aren't heard any more, though they said no goodbye."""
+        return [
+            f"region {region.region}: cut off since {clock(region.seen_at)}, {len(region.members):,} members unseen, "
+            f"{region.tasks:,} tasks there"
+            for _, region in sorted(self.regions.items())
+            if not region.left and f"region-{region.region}" not in self.members
         ]
 
     def _unserved(self, config: RunConfig) -> list[str]:

@@ -22,10 +22,11 @@ from astraflow.messages import FileEntry, Head, Manifest, VersionKind
 
 
 async def follow_heads(bus: Bus, policy: str) -> AsyncGenerator[Head, None]:
-    """The policy's head, now and whenever it moves. Leave it only inside `aclosing`."""
+    """The policy's head, now and whenever it moves, once what it points to is here. Leave it only inside `aclosing`."""
     async with aclosing(bus.kv_watch(f"head.{policy}")) as updates:
         async for update in updates:
             if isinstance(update.message, Head):
+                await bus.reached(bus.topology.weights(policy), update.message.manifest_sequence)
                 yield update.message
 
 

@@ -1,0 +1,95 @@
+"""What the hub knows of a region: its actors' member records, its keeper's own, and who was there last.
+
+It decides nothing. Beats don't wait for each other: behind a thin link an answer may be long on its way.
+"""
+
+import asyncio
+import contextlib
+import os
+import time
+import uuid
+from collections.abc import Callable
+
+from astraflow.actors.region.members import RegionMembers
+from astraflow.actors.view.wording import duration
+from astraflow.bus import Bus
+from astraflow.errors import BusError
+from astraflow.messages import Member, MemberState, Region
+
+BEAT_S = 1.0
+UNDER_WAY = 256  # records; more are left out, newer ones will come
+GOODBYE_S = 2.0
+
+
+class Presence:
+    """Tells the hub. `tasks` counts what the region has taken; `report` gets a sentence when the link goes or comes."""
+
+    def __init__(
+        self, hub: Bus, region: str, members: RegionMembers, *, ttl_s: int, tasks: Callable[[], int],
+        report: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self._hub = hub
+        self._region = region
+        self._members = members
+        self._ttl_s = ttl_s
+        self._tasks = tasks
+        self._report = report
+        self._incarnation = uuid.uuid4().hex[:12]
+        self._since = time.time()
+        self._under_way = 0
+        self._heard = time.monotonic()  # when the hub last answered
+        self._cut = False
+
+    async def run(self) -> None:
+        """A beat every second, for ever; a goodbye at the end."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                while True:
+                    for member in [*self._members.take(), self._keeper(MemberState.READY)]:
+                        self._put(group, f"member.{member.actor}", member, ttl_s=self._ttl_s)
+                    self._put(group, f"region.{self._region}", self._seen(left=False), ttl_s=None)
+                    self._notice()
+                    await asyncio.sleep(BEAT_S)
+        finally:
+            await self._goodbye()
+
+    def _keeper(self, state: MemberState) -> Member:
+        name = f"region-{self._region}"
+        return Member(
+            actor=name, role="region", node=self._region, incarnation=self._incarnation, pid=os.getpid(), state=state,
+            since=self._since,
+        )  # fmt: skip
+
+    def _seen(self, *, left: bool) -> Region:
+        actors = tuple(sorted(member.actor for member in self._members.alive()))
+        return Region(region=self._region, seen_at=time.time(), members=actors, tasks=self._tasks(), left=left)
+
+    def _put(self, group: asyncio.TaskGroup, key: str, message: Member | Region, *, ttl_s: int | None) -> None:
+        if self._under_way < UNDER_WAY:
+            self._under_way += 1
+            group.create_task(self._store(key, message, ttl_s))
+
+    async def _store(self, key: str, message: Member | Region, ttl_s: int | None) -> None:
+        """In time, or not at all: the next beat says it anew."""
+        try:
+            await self._hub.kv_put(key, message, ttl_s=ttl_s, deadline_s=self._ttl_s)
+        except BusError:
+            return
+        finally:
+            self._under_way -= 1
+        self._heard = time.monotonic()
+
+    def _notice(self) -> None:
+        silent_s = time.monotonic() - self._heard
+        if not self._cut and silent_s > self._ttl_s:
+            self._cut = True
+            self._report(f"the hub doesn't answer since {duration(silent_s)}; the region works on with what it has")
+        elif self._cut and silent_s < self._ttl_s:
+            self._cut = False
+            self._report("the hub answers again")
+
+    async def _goodbye(self) -> None:
+        with contextlib.suppress(BusError):
+            gone = self._keeper(MemberState.GONE)
+            await self._hub.kv_put(f"member.{gone.actor}", gone, ttl_s=self._ttl_s, deadline_s=GOODBYE_S)
+            await self._hub.kv_put(f"region.{self._region}", self._seen(left=True), deadline_s=GOODBYE_S)

@@ -1,0 +1,91 @@
+"""nats-server's settings of a leaf link: a hub that lets leaf servers in, or the leaf itself, which only dials out.
+
+Pure. Each end has a JetStream domain of its own, so that neither sees the other's streams but by name. Invariant: what
+a region keeps for itself (`af-<region>.>`: tasks, requests, answers) has no way over the link.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+from urllib.parse import quote, urlsplit
+
+from astraflow.bus.topology import region_prefix
+from astraflow.errors import ConfigError
+
+HUB_DOMAIN = "hub"  # JetStream's domain in the server of a run's home region
+LINK_USER = "region"  # who leaf servers are where a token lets in
+DEFAULT_PORT = 7422
+
+
+class LeafLink(Protocol):
+    """One end of it."""
+
+    @property
+    def domain(self) -> str:
+        """JetStream's domain on this end."""
+
+    def settings(self, token: str) -> str:
+        """Lines for the server's configuration. `token` is this server's own, "" where keys let in."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubDoor:
+    """Leaf servers may join here. `tls`: a folder with server.pem and server.key; "" = without."""
+
+    host: str
+    port: int
+    tls: str = ""
+
+    @property
+    def domain(self) -> str:
+        return HUB_DOMAIN
+
+    def settings(self, token: str) -> str:
+        secret = f'authorization {{ user: "{LINK_USER}", password: "{token}", timeout: 5 }}' if token else ""
+        tls = f'tls {{ cert_file: "{self.tls}/server.pem", key_file: "{self.tls}/server.key", timeout: 5 }}'
+        return _block(
+            f'listen: "{self.host}:{self.port}"',
+            "no_advertise: true  # a leaf behind NAT would learn an address that it can't reach, and bypass its proxy",
+            secret,
+            tls if self.tls else "",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeafDoor:
+    """This server is a region's leaf and dials the hub at `url`, with the hub's token."""
+
+    url: str
+    region: str
+    token: str
+    ca_file: str = ""
+
+    @property
+    def domain(self) -> str:
+        return self.region
+
+    def settings(self, token: str) -> str:
+        own = f'"{region_prefix(self.region)}.>"'
+        remote = [
+            f'url: "{self._remote()}"',
+            f"deny_imports: [{own}]",
+            f"deny_exports: [{own}]",
+            f'tls {{ ca_file: "{self.ca_file}", timeout: 5 }}' if self.ca_file else "",
+        ]
+        return _block('reconnect: "1s"', "remotes: [ {", *(f"  {line}" for line in remote if line), "} ]")
+
+    def _remote(self) -> str:
+        """The address with its secret. Raises ConfigError for an address that isn't one."""
+        parts = urlsplit(self.url)
+        try:
+            port = parts.port or DEFAULT_PORT
+        except ValueError as exc:
+            raise ConfigError(f"hub address {self.url!r} is not like nats://HOST:{DEFAULT_PORT}") from exc
+        if parts.scheme not in ("nats", "tls", "nats-leaf") or not parts.hostname:
+            raise ConfigError(f"hub address {self.url!r} is not like nats://HOST:{DEFAULT_PORT}")
+        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        secret = f"{LINK_USER}:{quote(self.token, safe='')}@" if self.token else ""
+        return f"{'tls' if self.ca_file else 'nats-leaf'}://{secret}{host}:{port}"
+
+
+def _block(*lines: str) -> str:
+    return "\n".join(["leafnodes {", *(f"  {line}" for line in lines if line), "}"])
