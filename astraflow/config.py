@@ -127,7 +127,11 @@ class TrainerSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_grad_norm: Annotated[float, _doc("gradients are clipped to this norm", gt=0)] = 1.0
     loss: LossSection = LossSection()
     updates_per_batch: Annotated[
-        int, _doc("optimizer updates per batch, each on its share of the groups; steps count batches", ge=1)
+        int,
+        _doc(
+            "optimizer updates per batch, each on a share of the groups at full learning_rate; steps count batches",
+            ge=1,
+        ),
     ] = 1
     advantage: Annotated[
         Literal["grpo", "dr-grpo", "rloo", "reward"],

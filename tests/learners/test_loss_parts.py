@@ -19,6 +19,8 @@ from astraflow.learners.model import load_model
 from astraflow.messages import Sample, array_of
 from tests.learners.learner_cases import batch, digest, learner, model_folder, sample, section, state
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
 
 def settings(preset: str = "", *, trainer: dict[str, Any] | None = None, **loss: Any) -> TrainerSection:
     """As a run file with the preset; a constant normaliser of 8."""
@@ -140,6 +142,17 @@ def test_entropy_bonus_flattens(tmp_path: Path) -> None:
     one = learner(model_folder(tmp_path), settings(entropy_bonus=1.0, trainer={"learning_rate": 3e-3}))
     entropies = [one.step(flat).metrics["token_entropy"] for _ in range(6)]
     assert entropies[0] < entropies[-1] <= math.log(64)
+
+
+def test_the_example_of_an_own_loss_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(EXAMPLES)
+    own = settings(objective="my_loss:bounded_ratio", args={"bound": 1e9})
+    metrics = learner(model_folder(tmp_path), own).step(batch(3)).metrics
+    plain = learner(tmp_path, settings(objective="ratio")).step(batch(3)).metrics
+    assert metrics["loss"] == pytest.approx(plain["loss"])
+    assert metrics["grad_norm"] == pytest.approx(plain["grad_norm"])
+    bounded = settings(objective="my_loss:bounded_ratio", args={"bound": 1.0})
+    assert learner(tmp_path, bounded).step(batch(3)).metrics["grad_norm"] != pytest.approx(plain["grad_norm"])
 
 
 def without_logprobs(samples: list[Sample]) -> list[Sample]:
