@@ -10,7 +10,7 @@ Metrics of a step (`StepReport.metrics`), over all its updates where there are s
     skipped_samples  samples without gradient, not computed
     updates          optimizer updates; skipped_updates: those left out after one that was not finite
     entropy          −mean of the engine's logprobs over all sampled tokens: what it estimates
-    prepare_s        proximal and reference passes
+    prepare_s        passes before the first gradient: proximal, reference, M2PO's
     forward_s, backward_s, optimizer_s   seconds
 and, of the computed samples, absent if there are none:
     mismatch         mean |engine − learner| logprob; at one step per batch and no staleness it is numerics alone
@@ -40,6 +40,7 @@ class Update:
     grad_norm: float = 0.0
     computed_tokens: int = 0
     micro_batches: int = 0
+    prepare_s: float = 0.0
     forward_s: float = 0.0
     backward_s: float = 0.0
     optimizer_s: float = 0.0
@@ -55,6 +56,7 @@ def step_metrics(updates: Sequence[Update]) -> dict[str, float]:
         "computed_tokens": float(sum(each.computed_tokens for each in updates)),
         "micro_batches": float(sum(each.micro_batches for each in updates)),
         "updates": float(count),
+        "prepare_s": sum(each.prepare_s for each in updates),
         "forward_s": sum(each.forward_s for each in updates),
         "backward_s": sum(each.backward_s for each in updates),
         "optimizer_s": sum(each.optimizer_s for each in updates),

@@ -121,8 +121,8 @@ class TorchLearner:
             "tokens": float(batch.sampled_tokens),
             "skipped_samples": float(batch.skipped),
             "skipped_updates": float(len(shares) - len(done)),
-            "prepare_s": prepare_s,
         }
+        metrics["prepare_s"] += prepare_s
         if batch.reported:
             metrics["entropy"] = -float(batch.behaviour_M.mean())
         return StepReport(trained=True, metrics=metrics)
@@ -130,8 +130,9 @@ class TorchLearner:
     def _prepare(self, batch: Batch) -> Prepared:
         """The whole batch before the first update; what the loss needs of it is computed here."""
         behaviour_M, proximal_M, reference_M = torch.from_numpy(batch.behaviour_M), None, None
-        plan = self._plan(batch.items)
-        if self._loss.needs_proximal or not batch.reported:
+        needs_proximal = self._loss.needs_proximal or not batch.reported
+        plan = self._plan(batch.items) if needs_proximal or self._reference is not None else []
+        if needs_proximal:
             proximal_M = batch_logprobs(self._model, plan, behaviour_M, temperature=self._temperature)
         if not batch.reported:
             assert proximal_M is not None
@@ -147,11 +148,13 @@ class TorchLearner:
         )  # fmt: skip
 
     def _update(self, batch: Batch, prepared: Prepared, chosen_S: NDArray[np.bool_], *, learning_rate: float) -> Update:
+        started = time.perf_counter()
         plan = self._plan(batch.items_of(chosen_S))
         current_M = None
         if self._loss.needs_current:
             current_M = batch_logprobs(self._model, plan, prepared.anchor_M, temperature=self._temperature)
         weights = self._loss.weigh(prepared, chosen_S=torch.from_numpy(chosen_S), current_M=current_M)
+        prepare_s = time.perf_counter() - started
         found = accumulate_gradients(self._model, plan, self._loss, prepared, weights, temperature=self._temperature)
         if not math.isfinite(found.loss):
             return self._skip("nan_loss", found.loss)
@@ -162,8 +165,8 @@ class TorchLearner:
         self._master.apply_gradients(norm, learning_rate=learning_rate)
         return Update(
             loss=found.loss, grad_norm=norm, sums=found.sums, micro_batches=len(plan),
-            computed_tokens=sum(micro_batch.tokens_BL.size for micro_batch in plan), forward_s=found.forward_s,
-            backward_s=found.backward_s, optimizer_s=time.perf_counter() - started,
+            computed_tokens=sum(micro_batch.tokens_BL.size for micro_batch in plan), prepare_s=prepare_s,
+            forward_s=found.forward_s, backward_s=found.backward_s, optimizer_s=time.perf_counter() - started,
         )  # fmt: skip
 
     def _plan(self, items: Sequence[PackItem]) -> list[MicroBatch]:
