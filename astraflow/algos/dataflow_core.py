@@ -20,12 +20,24 @@ from astraflow.algos.deadlines import Deadlines
 from astraflow.algos.evals import EvalScore
 from astraflow.algos.groups import OpenGroup, Taken
 from astraflow.algos.ids import GroupKey, group_id, parse_task_id
+from astraflow.algos.inbox import MOST_MEMBERS, PREFIX
 from astraflow.algos.knobs import knobs_of
 from astraflow.algos.planner import plan
 from astraflow.algos.tasks import Payload, tasks_of
 from astraflow.config import RunConfig
 from astraflow.errors import ConfigError
-from astraflow.messages import Decision, DecisionKind, Episode, Progress, Reason, SampleBatch, Task
+from astraflow.messages import (
+    Control,
+    ControlKind,
+    Decision,
+    DecisionKind,
+    Episode,
+    Progress,
+    Reason,
+    SampleBatch,
+    Submission,
+    Task,
+)
 from astraflow.named import nearest
 
 REPORT_S = 10.0  # a rollout ends an episode at its deadline; its record then needs a moment
@@ -144,7 +156,9 @@ class DataflowCore:
             return []
         wanted = range(decision.group_size) if decision.kind is DecisionKind.ISSUE else [decision.member]
         members = [m for m in wanted if group.seats[m].open and group.seats[m].attempt == decision.attempt]
-        return tasks_of(self._state.config, decision, members, payload) if members else []
+        if (inbox := self._state.inboxes.get(decision.source)) is not None:
+            payload = inbox.payload_of
+        return tasks_of(self._state.config, decision, group.env, members, payload) if members else []
 
     def unfinished(self) -> list[Decision]:
         """After a restore: every open member at its attempt, for `tasks_of`; they give the old ids. Not for the log."""
@@ -245,6 +259,45 @@ class DataflowCore:
         for source in self._state.mixer.sources.values():
             source.forget()
 
+    # --- what users want ---
+
+    def on_submission(self, submission: Submission, sequence: int) -> str:
+        """A task from SUBMIT, in order of the log. Returns why it isn't done; "" = it will be."""
+        if sequence <= self._state.submitted_to:
+            return ""
+        self._state.submitted_to = sequence
+        inbox = self._state.inboxes.get(f"{PREFIX}{submission.env}")
+        if inbox is None:
+            return f"submission {sequence} is for environment {submission.env[:80]!r}, which takes none"
+        if not 0 <= submission.group_size <= MOST_MEMBERS:
+            return f"submission {sequence} has group_size {submission.group_size}, expected at most {MOST_MEMBERS}"
+        if not self._state.feeds[inbox.name]:
+            return f"submission {sequence}: environment {submission.env} trains no policy of this run"
+        inbox.add(sequence, submission)
+        return ""
+
+    def on_control(self, control: Control, sequence: int) -> str:
+        """An order from CONTROL, in order of the log. Returns why it isn't carried out; "" = it is."""
+        if sequence <= self._state.controlled_to:
+            return ""
+        self._state.controlled_to = sequence
+        try:
+            self._carry_out(control)
+        except ConfigError as exc:
+            return str(exc)
+        return ""
+
+    def _carry_out(self, control: Control) -> None:
+        match control.kind:
+            case ControlKind.PAUSE | ControlKind.RESUME:
+                self._state.paused = control.kind is ControlKind.PAUSE
+            case ControlKind.SET:
+                self.set_knob(control.name, control.value)
+            case ControlKind.EVALUATE:
+                if control.name not in self._state.evals:
+                    raise ConfigError(f"there is no [eval.{control.name}]{nearest(control.name, self._state.evals)}")
+                self._state.evals[control.name].state.requested = True
+
     # --- evaluations, the end, and what people want to know ---
 
     def eval_results(self) -> list[EvalScore]:
@@ -275,6 +328,8 @@ class DataflowCore:
 
     def waits_for(self) -> str:
         """A sentence per policy and open evaluation on what holds it up."""
+        if self._state.paused:
+            return f"a user, who paused the run: {len(self._state.groups)} groups are still open"
         waits = [flow.waits_for() for flow in self._state.flows.values()]
         waits += [sentence for each in self._state.evals.values() if (sentence := each.waits_for())]
         return "; ".join(waits)

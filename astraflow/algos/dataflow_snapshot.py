@@ -9,6 +9,7 @@ from astraflow.algos.evals import EvalState
 from astraflow.algos.feedback import PendingResult
 from astraflow.algos.flow import FlowState
 from astraflow.algos.groups import OpenGroup
+from astraflow.algos.inbox import Waiting
 from astraflow.algos.stages import StageState
 from astraflow.errors import MessageError
 
@@ -42,6 +43,10 @@ class Snapshot(msgspec.Struct, kw_only=True):
     cohort: Cohort = msgspec.field(default_factory=lambda: Cohort("", 0))
     selects: dict[str, StageState] = {}  # per source
     results: list[PendingResult] = []
+    waiting: dict[str, list[Waiting]] = {}  # submissions by environment
+    submitted_to: int = 0  # last SUBMIT sequence that was taken in
+    controlled_to: int = 0  # last CONTROL sequence that was carried out
+    paused: bool = False
 
 
 class _Head(msgspec.Struct):

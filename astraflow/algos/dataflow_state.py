@@ -16,6 +16,7 @@ from astraflow.algos.feeds import feeds_of, players_of
 from astraflow.algos.flow import Flow
 from astraflow.algos.groups import OpenGroup, Seat
 from astraflow.algos.ids import GroupKey, RangeSet
+from astraflow.algos.inbox import PREFIX, Inbox, inboxes
 from astraflow.algos.shelf import Shelf
 from astraflow.algos.sources import Mixer, Source
 from astraflow.config import RunConfig
@@ -38,8 +39,11 @@ class DataflowState:
         self.cohort = snapshot.cohort
         self.shelf = Shelf()
         self.notes: deque[str] = deque(snapshot.notes, maxlen=NOTES_KEPT)
-        self.feeds = {name: feeds_of(config, section.env) for name, section in config.sources.items()}
-        self.mixer = _mixer(config, sizes, snapshot)
+        self.inboxes = inboxes(config, snapshot.waiting)
+        self.paused = snapshot.paused
+        self.submitted_to, self.controlled_to = snapshot.submitted_to, snapshot.controlled_to
+        self.mixer = _mixer(config, sizes, snapshot, self.inboxes)
+        self.feeds = {name: feeds_of(config, source.section.env) for name, source in self.mixer.sources.items()}
         self.feedback = Feedback(self.mixer.sources, ordered=self.deterministic, pending=snapshot.results)
         self.flows = {
             name: Flow(config, name, shelf=self.shelf, notes=self.notes, state=snapshot.flows.get(name))
@@ -75,7 +79,9 @@ class DataflowState:
             flows={name: flow.state() for name, flow in self.flows.items()},
             evals={name: each.state for name, each in self.evals.items()}, notes=list(self.notes),
             unknown=self.unknown, cohort=msgspec.structs.replace(self.cohort), results=list(self.feedback.pending),
-            selects={name: source.select.state() for name, source in self.mixer.sources.items()},
+            selects={name: source.select.state() for name, source in self.mixer.sources.items()}, paused=self.paused,
+            waiting={each.section.env: each.waiting() for each in self.inboxes.values()},
+            submitted_to=self.submitted_to, controlled_to=self.controlled_to,
         )  # fmt: skip
 
     @property
@@ -97,7 +103,7 @@ class DataflowState:
             env, feeds = self.config.eval[decision.eval_set].env, _NOBODY
         else:
             self._advance(decision)
-            env, feeds = self.config.sources[decision.source].env, self.feeds[decision.source]
+            env, feeds = self.mixer.sources[decision.source].section.env, self.feeds[decision.source]
         if decision.cohort_id != self.cohort.id:
             self.cohort = Cohort(decision.cohort_id, decision.cohort_size, first=self._ordinal)
         self.cohort.issued += decision.group_size
@@ -123,6 +129,8 @@ class DataflowState:
         self.satisfied.pop(group.id, None)
         key = group.key
         self._closed.setdefault((key.source, key.epoch), RangeSet()).add(key.index)
+        if key.source in self.inboxes:
+            self.inboxes[key.source].closed(key.index)
         settled = {policy: self.flows[policy].settle(group) for policy in group.feeds}
         rewards = {policy: each.rewards for policy, each in settled.items()}
         correct = mean_correct(self.shelf[sequence] for sequence in group.sequences())
@@ -165,12 +173,15 @@ class DataflowState:
         self.mixer.advance(source, position)
 
 
-def _mixer(config: RunConfig, sizes: Mapping[str, int | None], snapshot: Snapshot) -> Mixer:
+def _mixer(
+    config: RunConfig, sizes: Mapping[str, int | None], snapshot: Snapshot, submitted: Mapping[str, Inbox]
+) -> Mixer:
     """All sources, where the snapshot left them. Raises ConfigError."""
     for name in config.sources:
-        if name.startswith(SOURCE_PREFIX):
-            raise ConfigError(f"[sources.{name}]: names that begin with {SOURCE_PREFIX!r} belong to evaluations")
-    sources = {
+        for prefix, whose in ((SOURCE_PREFIX, "evaluations"), (PREFIX, "tasks that users submit")):
+            if name.startswith(prefix):
+                raise ConfigError(f"[sources.{name}]: names that begin with {prefix!r} belong to {whose}")
+    sources: dict[str, Source] = {
         name: Source(
             name,
             section,
@@ -181,6 +192,7 @@ def _mixer(config: RunConfig, sizes: Mapping[str, int | None], snapshot: Snapsho
         )
         for name, section in config.sources.items()
     }
+    sources |= submitted
     if snapshot.clocks is None:
         return Mixer.fresh(sources, seed=config.run.seed)
     return Mixer(sources, issued=snapshot.issued, clocks=snapshot.clocks)

@@ -63,6 +63,7 @@ class EvalState(msgspec.Struct):
     last_round: int = -1  # newest round that was begun
     last_versions: dict[str, int] = {}  # what it asked for
     scores: list[EvalScore] = []  # not handed out yet
+    requested: bool = False  # a user wants a round
 
 
 class EvalSet:
@@ -97,6 +98,8 @@ class EvalSet:
         newest = sum(trainers[policy].step // every for policy in self.trained) if every else 0
         if newest > last:
             return newest
+        if self.state.requested:
+            return last + 1
         asked = self.state.last_versions
         unseen = any(asked.get(policy, -1) < trainers[policy].version for policy in self.trained)
         finished = all(trainers[policy].finished for policy in self.trained)
@@ -115,7 +118,7 @@ class EvalSet:
         if number not in state.rounds:
             versions = dict(decision.min_versions)
             state.rounds[number] = Round(versions, self.section.size, began_at=decision.decided_at)
-            state.last_round, state.last_versions = number, versions
+            state.last_round, state.last_versions, state.requested = number, versions, False
         state.rounds[number].issued += 1
 
     def closed(self, number: int, episodes: list[Episode], *, failed: int, trainers: Mapping[str, TrainerView]) -> None:

@@ -21,6 +21,8 @@ from astraflow.messages import Decision, DecisionKind
 def plan(state: DataflowState, deadlines: Deadlines, now: float) -> list[Decision]:
     """All decisions that are due, in order."""
     decisions = _open_groups(state, deadlines, now)
+    if state.paused:
+        return decisions
     if not state.deterministic:
         for each in state.evals.values():
             decisions += _eval_round(state, each, now)
@@ -104,12 +106,12 @@ def _issue_choice(
     state: DataflowState, choice: Choice, min_versions: Mapping[str, int], now: float, cohort: Cohort | None = None
 ) -> Decision:
     """The decision that issues a source's next group, with its redundant members."""
-    section = state.config.sources[choice.key.source]
+    size, extra = state.mixer.sources[choice.key.source].members_of(choice.key)
     issue = _issue(
-        state, choice.key, section.group_size + section.extra, min_versions, now, cohort.id if cohort else "",
+        state, choice.key, size + extra, min_versions, now, cohort.id if cohort else "",
         cohort.size if cohort else 0,
     )  # fmt: skip
-    return msgspec.structs.replace(issue, position=choice.position, extra=section.extra)
+    return msgspec.structs.replace(issue, position=choice.position, extra=extra)
 
 
 def _issue(

@@ -113,6 +113,10 @@ class Source:
             first = first or Choice(key, at)
         return first
 
+    def members_of(self, key: GroupKey) -> tuple[int, int]:
+        """Members that a group needs, and redundant ones."""
+        return self.section.group_size, self.section.extra
+
     def observe(self, result: GroupResult) -> None:
         """A group of this source closed."""
         self.select.ask("observe", result)

@@ -14,9 +14,8 @@ from astraflow.messages import Decision, Sampling, Task
 Payload = Callable[[str, int], dict[str, Any]]  # (env, index) → what the environment needs
 
 
-def tasks_of(config: RunConfig, decision: Decision, members: Iterable[int], payload: Payload) -> list[Task]:
-    """The tasks of these members of the decision's group."""
-    env = config.eval[decision.eval_set].env if decision.eval_set else config.sources[decision.source].env
+def tasks_of(config: RunConfig, decision: Decision, env: str, members: Iterable[int], payload: Payload) -> list[Task]:
+    """The tasks of these members of the decision's group, which is of environment `env`."""
     sampling = _eval_sampling(config, decision.eval_set) if decision.eval_set else None
     # Every round of an evaluation draws with the same seeds, so that rounds differ by their weights only.
     epoch = 0 if decision.eval_set else decision.epoch

@@ -1,7 +1,7 @@
 """A live run as Python iterators: `async with af.connect("nats://hub:4222", run="demo") as run`.
 
 Every iterator has a reader of its own on the bus, and nobody waits for it: a slow one reads later what the log still
-holds. It only reads; it keeps no state between connections. Iterators end when they are closed, not when the run ends.
+holds. It keeps no state between connections. Iterators end when they are closed, not when the run ends.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -11,8 +11,9 @@ from typing import Literal, TypeVar
 
 from astraflow.actors.base.connection import Connection
 from astraflow.actors.node.record import fetch_record
+from astraflow.api.orders import Orders
 from astraflow.bus import Bus, BusRole, topology_of
-from astraflow.config import RunConfig, from_json
+from astraflow.config import from_json
 from astraflow.messages import (
     Decision,
     DecisionKind,
@@ -61,15 +62,15 @@ async def connect(
     async with Bus.connect(
         connection.options(BusRole.USER), topology_of(config, region=connection.region), producer="user"
     ) as bus:
-        yield Run(bus, config)
+        yield Run(bus, config, record.incarnation)
 
 
-class Run:
-    """A run that one is connected to. `start`: "new" = from now on, "first" = from the oldest that the log holds."""
+class Run(Orders):
+    """A run that one is connected to. `start`: "new" = from now on, "first" = from the oldest that the log holds.
 
-    def __init__(self, bus: Bus, config: RunConfig) -> None:
-        self.config = config
-        self._bus = bus
+    With keys per role (`bus --secure`), a user's key reads episodes, versions, metrics, events and members; tasks and
+    samples need the key of dataflow or of the administrator.
+    """
 
     @property
     def name(self) -> str:

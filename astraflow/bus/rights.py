@@ -109,7 +109,10 @@ def _of_role(role: BusRole, names: Topology) -> tuple[str, ...]:
         case BusRole.OBSERVER:
             return (*observed, f"{API}.STREAM.NAMES")
         case BusRole.USER:
-            return (*observed, *_keys(kv, "drain.*"))
+            return (
+                *observed, *_keys(kv, "drain.*"), *_whole_and_parts(names.submission()),
+                *_whole_and_parts(names.control()),
+            )  # fmt: skip
         case BusRole.ADMIN:
             return ()
 

@@ -42,6 +42,8 @@ class Kind(StrEnum):
     GEN = "GEN"
     EPISODES = "EPISODES"
     DECISIONS = "DECISIONS"
+    SUBMIT = "SUBMIT"
+    CONTROL = "CONTROL"
     SAMPLES = "SAMPLES"
     WEIGHTS = "WEIGHTS"
     METRICS = "METRICS"
@@ -137,6 +139,16 @@ def build_rows(names: "Topology") -> tuple[Row, ...]:
         Row(
             kind=Kind.DECISIONS, stream=names.decisions, subjects=(names.decision(),),
             parts=(f"{names.decision()}.{PART}.*",), message="Decision", producer="dataflow", reader="dataflow",
+            released="below dataflow's snapshot", atomic=True,
+        ),
+        Row(
+            kind=Kind.SUBMIT, stream=names.submissions, subjects=(names.submission(),),
+            parts=(f"{names.submission()}.{PART}.*",), message="Submission", producer="users", reader="dataflow",
+            released="below dataflow's snapshot", atomic=True,
+        ),
+        Row(
+            kind=Kind.CONTROL, stream=names.controls, subjects=(names.control(),),
+            parts=(f"{names.control()}.{PART}.*",), message="Control", producer="users", reader="dataflow",
             released="below dataflow's snapshot", atomic=True,
         ),
         Row(

@@ -46,6 +46,8 @@ class Topology:
         self.gen_requests = self._stream(Kind.GEN)
         self.episodes = self._stream(Kind.EPISODES)
         self.decisions = self._stream(Kind.DECISIONS)
+        self.submissions = self._stream(Kind.SUBMIT)
+        self.controls = self._stream(Kind.CONTROL)
         self.metrics = self._stream(Kind.METRICS)
         self.events = self._stream(Kind.EVENTS)
         self.blobs = self._stream(Kind.BLOBS)
@@ -101,6 +103,12 @@ class Topology:
 
     def decision(self) -> str:
         return f"{self.root}.decision"
+
+    def submission(self) -> str:
+        return f"{self.root}.submit"
+
+    def control(self) -> str:
+        return f"{self.root}.control"
 
     def event(self, level: str) -> str:
         return f"{self.root}.event.{check_token(level, 'level')}"

@@ -12,6 +12,9 @@ from astraflow.messages.codec import (
     encode_envelope,
 )
 from astraflow.messages.control import (
+    CONTROL_EVENT,
+    Control,
+    ControlKind,
     Decision,
     DecisionKind,
     Drain,
@@ -26,6 +29,7 @@ from astraflow.messages.control import (
     Region,
     RunRecord,
     SnapshotPointer,
+    Submission,
 )
 from astraflow.messages.episodes import TRAINABLE_REASONS, Episode, Reason, Task, Trajectory, Turn
 from astraflow.messages.generation import ChunkKind, GenCancel, GenChunk, GenRequest, Sampling, VersionSpan
@@ -33,11 +37,14 @@ from astraflow.messages.samples import Sample, SampleBatch
 from astraflow.messages.weights import FileEntry, Head, Manifest, PartRef, Place, TensorEntry, VersionKind, VersionStep
 
 __all__ = [
+    "CONTROL_EVENT",
     "MESSAGE_TYPES",
     "SCHEMA_VERSION",
     "TRAINABLE_REASONS",
     "Array",
     "ChunkKind",
+    "Control",
+    "ControlKind",
     "Decision",
     "DecisionKind",
     "Decoded",
@@ -68,6 +75,7 @@ __all__ = [
     "SampleBatch",
     "Sampling",
     "SnapshotPointer",
+    "Submission",
     "Task",
     "TensorEntry",
     "Trajectory",

@@ -11,6 +11,7 @@ import msgspec
 
 from astraflow.errors import MessageError
 from astraflow.messages.control import (
+    Control,
     Decision,
     Drain,
     Event,
@@ -23,6 +24,7 @@ from astraflow.messages.control import (
     Region,
     RunRecord,
     SnapshotPointer,
+    Submission,
 )
 from astraflow.messages.episodes import Episode, Task
 from astraflow.messages.generation import GenCancel, GenChunk, GenRequest
@@ -34,7 +36,7 @@ SCHEMA_VERSION = 1
 Message = (
     Task | Episode | GenRequest | GenChunk | GenCancel | SampleBatch | Manifest | Head | Member | Lease | Ledger
     | Progress | Decision | SnapshotPointer | Event | Metrics | RunRecord | Drain
-    | GroupClosed | Region
+    | GroupClosed | Region | Submission | Control
 )  # fmt: skip
 MESSAGE_TYPES: dict[str, type[Any]] = {
     "task": Task, "episode": Episode, "gen_request": GenRequest, "gen_chunk": GenChunk, "gen_cancel": GenCancel,
@@ -42,6 +44,7 @@ MESSAGE_TYPES: dict[str, type[Any]] = {
     "ledger": Ledger,
     "progress": Progress, "decision": Decision, "snapshot_pointer": SnapshotPointer, "event": Event,
     "metrics": Metrics, "run_record": RunRecord, "drain": Drain, "group_closed": GroupClosed, "region": Region,
+    "submission": Submission, "control": Control,
 }  # fmt: skip
 _NAMES = {kind: name for name, kind in MESSAGE_TYPES.items()}
 

@@ -124,6 +124,34 @@ class GroupClosed(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
+class Submission(msgspec.Struct, frozen=True, kw_only=True):
+    """A task that a user wants played and trained, in a group of its own. Subject submit."""
+
+    env: str
+    payload: dict[str, Any]  # what the environment needs; JSON-like
+    group_size: int = 0  # 0 = as the environment's sources have it
+
+
+class ControlKind(StrEnum):
+    PAUSE = "pause"  # issue no more tasks; what runs goes on
+    RESUME = "resume"
+    EVALUATE = "evaluate"  # begin a round of the evaluation `name`
+    SET = "set"  # change the data algorithms' knob `name` to `value`
+
+
+CONTROL_EVENT = "control"
+"""Name of the event that answers an order: its fields have the order's id, and `refusal`, "" = it is carried out."""
+
+
+class Control(msgspec.Struct, frozen=True, kw_only=True):
+    """An order to dataflow. Subject control."""
+
+    kind: ControlKind
+    name: str = ""
+    value: Any = None
+    order: str = ""  # id of this order, for who waits until it is carried out: an event has it
+
+
 class SnapshotPointer(msgspec.Struct, frozen=True, kw_only=True):
     """Where the last durable snapshot is. KV key snapshot.dataflow. No parts: a dataflow started and has saved none."""
 

@@ -30,6 +30,8 @@ def test_every_subject_is_stored_by_the_stream_of_its_kind() -> None:
         t.gen("solver"): Kind.GEN,
         t.episode("code"): Kind.EPISODES,
         t.decision(): Kind.DECISIONS,
+        t.submission(): Kind.SUBMIT,
+        t.control(): Kind.CONTROL,
         t.sample("solver"): Kind.SAMPLES,
         t.manifest("solver"): Kind.WEIGHTS,
         f"{t.weight_part('solver', 3)}.abc": Kind.WEIGHTS,

@@ -9,7 +9,7 @@ import pytest
 
 import astraflow as af
 from astraflow.actors.base.connection import Connection
-from tests.cli.toyrun import TOY, sets, started, write_toy
+from tests.cli.toyrun import ENDLESS, TOY, sets, started, write_toy
 from tests.e2e.liverun import connection_to, free_port
 
 T = TypeVar("T")
@@ -114,38 +114,38 @@ async def test_an_agent_joins_from_its_own_file_and_a_script_watches(tmp_path: P
     file = write_toy(tmp_path, text)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "shout.py").write_text(JOINING)
-    up = ["up", str(file), "--listen", f"127.0.0.1:{free_port()}"]
+    up = ["up", str(file), "--listen", f"127.0.0.1:{free_port()}", *sets(*ENDLESS)]
     async with started(tmp_path, *up) as command:
         await command.expect("astraflow node --join", within_s=90)
         connection = connection_to(tmp_path / "runs" / "demo")
-        flags = [
-            "--join",
-            connection.url,
-            "--run",
-            "demo",
-            "--token-file",
-            str(connection.token_file),
-            "--name",
-            "extra",
-        ]
+        flags = ["--join", connection.url, "--run", "demo", "--token-file", str(connection.token_file)]
         async with started(tmp_path / "mine", "agent", "shout.py", *flags, "--name", "extra") as agent:
             await watch(connection)
-            assert await command.end(within_s=90) == 0, command.output
+            agent.process.terminate()
             assert await agent.end() == 0, agent.output
+        command.process.terminate()
+        assert await command.end(within_s=90) == 0, command.output
 
 
 async def watch(connection: Connection) -> None:
-    """What a script sees of a run until its fourth version."""
+    """What a script sees and wants of a run."""
     async with af.connect(connection.url, run="demo", token_file=connection.token_file) as run:
-        assert await first(run.versions("solver"), lambda head: head.version == 4)
         assert await first(run.members(), lambda member: member.actor.startswith("rollout-agent-extra"))
         train = await first(run.metrics("train", policy="solver", start="first"), lambda metrics: metrics.step == 2)
         assert train.values["train.loss"] == train.values["train.loss"]
+        wanted = await run.submit("game", {"index": 7}, group_size=2)
+        mine = await first(run.episodes("game", start="first"), lambda episode: episode.group_id == wanted)
+        assert mine.source == "submitted-game"
+        with pytest.raises(af.ConfigError, match="there is no knob"):
+            await run.set("policies.solver.trainer.steps", 5, within_s=60)
+        await run.pause(within_s=60)
+        await run.resume(within_s=60)
         batch = await first(run.samples("solver", start="first"), lambda batch: batch.number == 4)
         assert batch.samples
         episode = await first(run.episodes("game", start="first"), lambda episode: episode.reason == "ok")
         (trajectory,) = episode.trajectories
         assert trajectory.reward == trajectory.turns[0].completion_tokens.shape[0]  # as the agent's own code says
+        assert await first(run.versions("solver"), lambda head: head.version >= 4)
 
 
 async def first(found: AsyncGenerator[T, None], fits: Callable[[T], bool]) -> T:

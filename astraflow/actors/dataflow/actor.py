@@ -23,6 +23,7 @@ from astraflow.actors.dataflow.failure_streak import FailureStreak
 from astraflow.actors.dataflow.recorded import recorded_floor
 from astraflow.actors.dataflow.restore import Restored, restore
 from astraflow.actors.dataflow.store import StoredState
+from astraflow.actors.dataflow.users import Users
 from astraflow.algos.dataflow_core import DataflowCore
 from astraflow.bus import LogEntry
 from astraflow.envs.registry import build_env
@@ -70,6 +71,7 @@ class Dataflow:
         self._decisions = restored.decisions
         self._samples = restored.samples
         self._episodes = restored.episodes
+        self._users = Users(ctx.bus, self._core, submissions=restored.submissions, controls=restored.controls)
         self._ledgers = {policy: OwnedKey(ctx.bus, f"ledger.{policy}") for policy in restored.samples}
         self._decided = 0
         self._durable_samples: dict[str, int] = {}
@@ -88,6 +90,11 @@ class Dataflow:
         """Hand every new episode to the driver."""
         stream = self._bus.topology.episodes
         async for entry in self._bus.read_log(stream, cursor=self._episodes):
+            await self._inbox.put(entry)
+
+    async def read_users(self) -> None:
+        """Hand every submission and order of a user to the driver."""
+        async for entry in self._users.read():
             await self._inbox.put(entry)
 
     async def watch_progress(self) -> None:
@@ -140,6 +147,8 @@ class Dataflow:
             self._episodes = item.cursor
             reason, error = item.message.reason, item.message.error or "no detail"
             self._failures.take(verdict.fates, f"episode of env {item.message.env}: {reason}: {error}")
+        else:
+            self._users.take(item)
 
     def _take_depths(self, depths: Depths) -> None:
         now = self._now()
@@ -160,6 +169,7 @@ class Dataflow:
                     await self._emit(batch)
                     publishing.create_task(self._bus.metrics(self._batch_metrics(batch)))
             await self._give_up_unmade()
+            self._users.answer(publishing)
             for result in self._core.eval_results():
                 publishing.create_task(self._bus.metrics(Metrics(kind=EVAL, at=time.time(), **result)))
 
@@ -250,6 +260,8 @@ class Dataflow:
             episodes=self._episodes,
             decisions=self._decisions.cursor,
             samples={policy: log.cursor for policy, log in self._samples.items()},
+            submissions=self._users.submissions,
+            controls=self._users.controls,
         )
         await self._store.save(state)
         for policy, key in self._ledgers.items():
@@ -296,6 +308,7 @@ async def _lead(ctx: ActorContext, dataflow: Dataflow) -> None:
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(dataflow.read_episodes())
+            group.create_task(dataflow.read_users())
             group.create_task(dataflow.watch_progress())
             group.create_task(dataflow.watch_queues())
             await dataflow.drive()

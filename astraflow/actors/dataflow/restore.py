@@ -1,7 +1,8 @@
 """Bring a dataflow back to where the logs say it is (DESIGN §3 rule 4).
 
-Order: snapshot → batches behind it (their samples are spent) → decisions behind it → the episodes it refers to →
-episodes behind it. Only then may the driver decide again. It publishes nothing.
+Order: snapshot → submissions behind it → batches (their samples are spent) → decisions behind it → the episodes that it
+refers to → episodes behind it. Only then may the driver decide again. Users' orders come after that: one that was
+carried out twice is better than none. It publishes nothing.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from astraflow.algos.dataflow_core import DataflowCore
 from astraflow.bus import Bus, Cursor
 from astraflow.envs.base import Environment
 from astraflow.errors import CursorError
-from astraflow.messages import Decision, Episode, SampleBatch
+from astraflow.messages import Decision, Episode, SampleBatch, Submission
 
 _log = logging.getLogger(__name__)
 
@@ -31,6 +32,8 @@ class Restored:
     decisions: OwnedLog
     samples: dict[str, OwnedLog]  # per trainable policy
     episodes: Cursor | None
+    submissions: Cursor | None
+    controls: Cursor | None
 
 
 async def restore(ctx: ActorContext, envs: Mapping[str, Environment], *, epoch: int) -> Restored:
@@ -57,10 +60,23 @@ async def restore(ctx: ActorContext, envs: Mapping[str, Environment], *, epoch: 
     decisions = await OwnedLog.open(
         bus, stream=topology.decisions, subject=topology.decision(), cursor=stored.decisions
     )
+    submissions = await _submitted(bus, core, stored.submissions)
     await _replay(core, decisions, samples)
     core.resolve(await _referenced(bus, core.references()))
     episodes = await _catch_up(bus, core, stored.episodes)
-    return Restored(core=core, store=store, envs=envs, decisions=decisions, samples=samples, episodes=episodes)
+    return Restored(
+        core=core, store=store, envs=envs, decisions=decisions, samples=samples, episodes=episodes,
+        submissions=submissions, controls=stored.controls,
+    )  # fmt: skip
+
+
+async def _submitted(bus: Bus, core: DataflowCore, cursor: Cursor | None) -> Cursor | None:
+    """Take in what users submitted behind the snapshot, before the decisions that issued it; returns the new cursor."""
+    async for entry in bus.read_log(bus.topology.submissions, cursor=cursor, follow=False):
+        if isinstance(entry.message, Submission):
+            core.on_submission(entry.message, entry.sequence)
+        cursor = entry.cursor
+    return cursor
 
 
 async def _replay(core: DataflowCore, decisions: OwnedLog, samples: Mapping[str, OwnedLog]) -> None:

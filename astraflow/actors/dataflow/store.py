@@ -24,6 +24,8 @@ class StoredState(msgspec.Struct, frozen=True, kw_only=True):
     episodes: Cursor | None
     decisions: Cursor | None
     samples: dict[str, Cursor | None]  # per policy
+    submissions: Cursor | None = None
+    controls: Cursor | None = None
 
 
 class DataflowStore:
@@ -87,6 +89,9 @@ class DataflowStore:
             await self._bus.purge(topology.episodes, below_sequence=min(floor, state.episodes.sequence))
         if state.decisions is not None:
             await self._bus.purge(topology.decisions, below_sequence=state.decisions.sequence)
+        for stream, place in ((topology.submissions, state.submissions), (topology.controls, state.controls)):
+            if place is not None:
+                await self._bus.purge(stream, below_sequence=place.sequence)
         for policy, cursor in state.samples.items():
             if cursor is not None:
                 below = min(cursor.sequence, durable_samples.get(policy, 0))

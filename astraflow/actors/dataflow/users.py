@@ -1,0 +1,59 @@
+"""What users want of a run: the tasks that they submit and the orders that they give, from their logs into the core.
+
+The driver calls `take` and `answer`; nothing here touches the core from another task. Invariant: the cursors are behind
+what the core has taken in, so they may stand in the same snapshot.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from astraflow.algos.dataflow_core import DataflowCore
+from astraflow.bus import Bus, Cursor, LogEntry
+from astraflow.messages import CONTROL_EVENT, Control, Submission
+
+
+class Users:
+    """The SUBMIT and CONTROL logs, as far as dataflow has followed them."""
+
+    def __init__(self, bus: Bus, core: DataflowCore, *, submissions: Cursor | None, controls: Cursor | None) -> None:
+        self._bus = bus
+        self._core = core
+        self.submissions = submissions
+        self.controls = controls
+        self._answers: list[tuple[str, dict[str, str]]] = []
+
+    async def read(self) -> AsyncIterator[LogEntry]:
+        """Every new submission and order, those of each log in order."""
+        topology = self._bus.topology
+        entries: asyncio.Queue[LogEntry] = asyncio.Queue(1)
+
+        async def follow(stream: str, cursor: Cursor | None) -> None:
+            async for entry in self._bus.read_log(stream, cursor=cursor):
+                await entries.put(entry)
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(follow(topology.submissions, self.submissions))
+            group.create_task(follow(topology.controls, self.controls))
+            while True:
+                yield await entries.get()
+
+    def take(self, entry: LogEntry) -> None:
+        """Hand it to the core; what comes of it is said by `answer`."""
+        if isinstance(entry.message, Submission):
+            self.submissions = entry.cursor
+            if refusal := self._core.on_submission(entry.message, entry.sequence):
+                self._answers.append((f"submission refused: {refusal}", {"refusal": refusal}))
+        elif isinstance(entry.message, Control):
+            order = entry.message
+            self.controls = entry.cursor
+            refusal = self._core.on_control(order, entry.sequence)
+            what = f"{order.kind} {order.name}".strip()
+            text = f"{what} refused: {refusal}" if refusal else f"{what}: done, as a user wants it"
+            self._answers.append((text, {"order": order.order, "refusal": refusal}))
+
+    def answer(self, publishing: asyncio.TaskGroup) -> None:
+        """Tell people, and who waits for an order to be carried out."""
+        for text, fields in self._answers:
+            level = "warning" if fields["refusal"] else "info"
+            publishing.create_task(self._bus.event(level, CONTROL_EVENT, text, **fields))
+        self._answers.clear()
