@@ -125,8 +125,8 @@ class Flow:
 
         The group lands in the batch that all groups before it leave open, `more` of them not issued yet.
         """
-        ahead = self._accepted() + (self._state.in_flight + more) * self._state.observed_yield
-        number = int(ahead // self._section.batch_groups) + 1
+        ahead = len(self.stock.buffer) + (self._state.in_flight + more) * self._state.observed_yield
+        number = self._state.number + int(ahead // (self._section.batch_groups - self._replayed())) + 1
         return self.trainer.versions.oldest_allowed(self.trainer.train_step(number), self._max_staleness)
 
     def missing(self) -> int:
@@ -144,7 +144,11 @@ class Flow:
             remaining_steps=self.trainer.remaining_steps, batch_groups=batch,
         )  # fmt: skip
         to_come = max(0, allowed // batch - self._state.number)
-        return allowed - to_come * min(self.stock.replay.per_batch, len(self.stock.replay))
+        return allowed - to_come * self._replayed()
+
+    def _replayed(self) -> int:
+        """Groups of the next batches that will be replayed, as far as is known."""
+        return min(self.stock.replay.per_batch, len(self.stock.replay))
 
     def _wants_next(self) -> bool:
         return not self.over and self.trainer.wants(self._state.number + 1, prefetch=self._prefetch)

@@ -13,6 +13,7 @@ from astraflow.algos.dataflow_snapshot import Cohort
 from astraflow.algos.dataflow_state import DataflowState
 from astraflow.algos.deadlines import Deadlines
 from astraflow.algos.evals import EvalSet
+from astraflow.algos.groups import OpenGroup
 from astraflow.algos.ids import GroupKey, group_id
 from astraflow.algos.sources import Choice
 from astraflow.messages import Decision, DecisionKind
@@ -44,8 +45,9 @@ def _open_groups(state: DataflowState, deadlines: Deadlines, now: float) -> list
     decisions = [group.closing(-1, now=now, reason=ledger.UNUSED) for group in unused]
     if unused:
         return decisions
-    decisions = [group.closing(-1, now=now, reason=ledger.REDUNDANT) for group in state.satisfied.values()]
-    for group in state.retrying.values():
+    satisfied, retrying = (sorted(each.values(), key=_by_issue) for each in (state.satisfied, state.retrying))
+    decisions = [group.closing(-1, now=now, reason=ledger.REDUNDANT) for group in satisfied]
+    for group in retrying:
         if group.id in state.satisfied:
             continue
         for member, seat in enumerate(group.seats):
@@ -60,6 +62,10 @@ def _open_groups(state: DataflowState, deadlines: Deadlines, now: float) -> list
         else:
             decisions.append(group.closing(member, now=now, reason=ledger.EXPIRED))
     return decisions
+
+
+def _by_issue(group: OpenGroup) -> int:
+    return group.ordinal
 
 
 def _eval_round(state: DataflowState, each: EvalSet, now: float) -> list[Decision]:

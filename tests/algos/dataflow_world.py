@@ -251,17 +251,20 @@ class World:
     def check_staleness(self, trainer: Trainer, batch: SampleBatch) -> None:
         section = self.config.policies[trainer.policy].trainer
         assert section is not None
-        bound = 0 if self.config.run.deterministic else section.max_staleness
+        bound = 0 if self.config.run.deterministic else max(section.max_staleness, section.replay.max_staleness)
         for sample in batch.samples:
             for span in sample.versions:
                 assert trainer.step - trainer.versions[span.version] <= bound, (batch.number, sample.id, span)
 
     def check(self) -> None:
-        """Whatever happened: batches are contiguous, nothing is emitted twice, ledgers add up."""
+        """Whatever happened: batches are contiguous, nothing is emitted more often than allowed, ledgers add up."""
         for policy, log in self.samples.items():
             assert [batch.number for batch in log] == list(range(1, len(log) + 1))
             ids = Counter(sample.id for batch in log for sample in batch.samples)
-            assert not ids or max(ids.values()) == 1, ids.most_common(1)
+            section = self.config.policies[policy].trainer
+            assert section is not None
+            most = 1 if section.replay.kind == "none" else section.replay.max_uses
+            assert not ids or max(ids.values()) <= most, ids.most_common(1)
             ledger = self.core.ledger(policy)
             assert imbalance(ledger) == 0, ledger
             assert min(ledger.values()) >= 0, ledger
