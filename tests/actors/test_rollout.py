@@ -21,7 +21,7 @@ from astraflow.actors.rollout.play import Player
 from astraflow.bus import Bus, Delivery, EmbeddedServer, Limits, Topology
 from astraflow.config import NodeSection
 from astraflow.envs.base import Outcome, PolicyHandle
-from astraflow.messages import Episode, Event, Reason, Task, VersionSpan
+from astraflow.messages import Episode, Event, GroupClosed, Reason, Task, VersionSpan
 from astraflow.models.tokenizer import ToyTokenizer
 from tests.actors.contexts import CONFIG, context
 from tests.support import eventually, make_task
@@ -258,3 +258,43 @@ async def test_a_message_of_another_type_in_the_queue_is_a_dead_letter(
 def test_what_a_bus_counted_is_in_the_gauges() -> None:
     counters = {"core.unsent": 2, "core.dropped": 3, "dead_letters.undecodable": 1, "publish.waits.full": 9}
     assert bus_gauges(counters) == {"bus.dropped": 5, "bus.malformed": 1}
+
+
+def group_task(number: int, member: int, **fields: Any) -> Task:
+    return make_task(
+        id=f"inc/game/0/{number}/{member}", env="game", group_id=f"inc/game/0/{number}", group_size=2, member=member,
+        **fields,
+    )  # fmt: skip
+
+
+async def test_tasks_of_a_closed_group_end_as_cancelled_played_or_not(
+    nats_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    async with context(nats_server, tmp_path, role="rollout") as ctx:
+        env = Env(outcome())
+        env.going.clear()
+        async with pool_of(ctx, env) as pool, asyncio.TaskGroup() as group:
+            watching = group.create_task(pool.needed.watch(ctx.bus))
+            await publish(ctx, group_task(0, 0), group_task(1, 0))
+            await eventually(lambda: env.played == 2, within_s=20)
+            await ctx.bus.kv_put("closed.game.0.0", GroupClosed(group_id="inc/game/0/0", reason="redundant"), ttl_s=60)
+            await eventually(lambda: episodes_by_id(ctx), within_s=20)
+            await publish(ctx, group_task(0, 1))  # it was still in the queue
+            await eventually(lambda: has(ctx, 2), within_s=20)
+            assert env.played == 2, "nothing of a closed group is begun"
+            env.going.set()
+            await eventually(lambda: settled(ctx), within_s=20)
+            watching.cancel()
+        found = await episodes_by_id(ctx)
+        assert {name: each.reason for name, each in found.items()} == {
+            "inc/game/0/0/0": Reason.CANCELLED, "inc/game/0/0/1": Reason.CANCELLED, "inc/game/0/1/0": Reason.OK,
+        }  # fmt: skip
+        assert pool.stats.failures == 0
+
+
+async def episodes_by_id(ctx: ActorContext) -> dict[str, Episode]:
+    return {each.task_id: each for each in await episodes(ctx)}
+
+
+async def has(ctx: ActorContext, count: int) -> bool:
+    return len(await episodes(ctx)) == count
