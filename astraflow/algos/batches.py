@@ -5,10 +5,9 @@ It chooses nothing and changes nothing. Invariant: equal groups and episodes giv
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from astraflow.algos.advantages import AdvantageFunction
 from astraflow.algos.buffer import BufferedGroup
+from astraflow.algos.roles import by_role
 from astraflow.algos.samples import sample_of, trajectories_of
 from astraflow.algos.shelf import Shelf
 from astraflow.algos.staleness import VersionMap, staleness
@@ -16,13 +15,14 @@ from astraflow.messages import Sample, SampleBatch
 
 
 def samples_of(group: BufferedGroup, policy: str, shelf: Shelf, advantages: AdvantageFunction) -> list[Sample]:
-    """The group's samples in order of member; all trajectories of one episode share its advantage."""
+    """The group's samples in order of member; an episode's trajectories in one role share its advantage."""
     episodes = [shelf[sequence] for sequence in group.sequences]
-    advantages_G = advantages(np.array(group.rewards, dtype=np.float64))
+    advantages_G = by_role(group.scores, advantages)
+    alone = not group.roles
     return [
-        sample_of(episode, at, advantage=float(advantage))
-        for episode, advantage in zip(episodes, advantages_G, strict=True)
-        for at, _ in trajectories_of(episode, policy)
+        sample_of(episode, at, advantage=advantage_of["" if alone else trajectory.role])
+        for episode, advantage_of in zip(episodes, advantages_G, strict=True)
+        for at, trajectory in trajectories_of(episode, policy)
     ]
 
 

@@ -25,6 +25,12 @@ class BufferedGroup(msgspec.Struct, frozen=True):
     sequences: tuple[int, ...]  # of their episodes in EPISODES, same order
     rewards: tuple[float, ...]  # the policy's, same order
     versions: tuple[int, ...]  # that sampled the policy's tokens, sorted
+    roles: tuple[dict[str, float], ...] = ()  # the rewards by role, same order; () = all in the role ""
+
+    @property
+    def scores(self) -> tuple[dict[str, float], ...]:
+        """What advantages are made of, by member and role."""
+        return self.roles or tuple({"": reward} for reward in self.rewards)
 
 
 class Order(Protocol):

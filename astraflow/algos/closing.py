@@ -13,6 +13,7 @@ from astraflow.algos.buffer import BufferedGroup
 from astraflow.algos.filters import FILTERS, ClosedGroup, Filter
 from astraflow.algos.groups import OpenGroup
 from astraflow.algos.overlong import Overlong
+from astraflow.algos.roles import strongest
 from astraflow.algos.samples import Judged, judge
 from astraflow.algos.shelf import Shelf
 from astraflow.algos.stages import Stage, StageState
@@ -21,10 +22,12 @@ from astraflow.config import RunConfig, TrainerSection
 
 def buffered(group: OpenGroup, valid: Mapping[int, Judged]) -> BufferedGroup:
     """The group with these of its members, as it waits to be trained."""
+    roles = tuple(dict(each.scores) for each in valid.values())
     return BufferedGroup(
         group.id, group.key, group.ordinal, tuple(valid), tuple(group.seats[member].sequence for member in valid),
         tuple(each.score for each in valid.values()),
         tuple(sorted({version for each in valid.values() for version in each.versions})),
+        () if all(list(each) == [""] for each in roles) else roles,
     )  # fmt: skip
 
 
@@ -61,7 +64,8 @@ class Closing:
             return ledger.SMALL_GROUP
         rewards_G = np.array([each.score for each in valid.values()], dtype=np.float64)
         closed = ClosedGroup(
-            policy=self._policy, key=group.key, rewards_G=rewards_G, advantages_G=self._advantages(rewards_G),
+            policy=self._policy, key=group.key, rewards_G=rewards_G,
+            advantages_G=strongest([each.scores for each in valid.values()], self._advantages),
             episodes_G=tuple(shelf[group.seats[member].sequence] for member in valid),
         )  # fmt: skip
         return next((name for name, each in self.filters.items() if each.ask("drops", closed)), "")

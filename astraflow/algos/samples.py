@@ -5,7 +5,8 @@ Axes: T all tokens of a trajectory, P context tokens of a turn, C completion tok
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -25,10 +26,11 @@ class Judged:
     reward: float = 0.0  # mean over the policy's trajectories
     penalty: float = 0.0  # for their length, to be taken off in training; mean as well
     versions: tuple[int, ...] = ()  # that sampled its tokens, sorted
+    scores: Mapping[str, float] = field(default_factory=dict)  # by role: mean reward less penalty
 
     @property
     def score(self) -> float:
-        """What advantages are made of."""
+        """What people see of the member: advantages are made of `scores`."""
         return self.reward - self.penalty
 
 
@@ -63,12 +65,22 @@ def judge(episode: Episode, policy: str, overlong: Overlong = NO_PENALTY) -> Jud
     except MessageError:
         return Judged(fate="malformed")
     longest = [max(turn.completion_tokens.shape[0] for turn in each.turns) for each in trajectories]
+    penalties = [overlong.penalty(length) for length in longest]
     return Judged(
         fate="",
-        reward=math.fsum(rewards) / len(rewards),
-        penalty=math.fsum(map(overlong.penalty, longest)) / len(longest),
+        reward=_mean(rewards),
+        penalty=_mean(penalties),
+        scores={
+            role: _mean([r for r, t in zip(rewards, trajectories, strict=True) if t.role == role])
+            - _mean([p for p, t in zip(penalties, trajectories, strict=True) if t.role == role])
+            for role in {trajectory.role for trajectory in trajectories}
+        },
         versions=tuple(sorted({span.version for turn in turns for span in turn.versions})),
     )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
 
 
 def _check(turn: Turn) -> None:

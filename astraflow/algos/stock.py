@@ -16,6 +16,7 @@ from astraflow.algos.buffer import ORDERS, Buffer, BufferedGroup, Order
 from astraflow.algos.closing import buffered
 from astraflow.algos.groups import OpenGroup
 from astraflow.algos.replay import Replay, ReplayGroup
+from astraflow.algos.roles import strongest
 from astraflow.algos.samples import Judged
 from astraflow.algos.shelf import Shelf
 from astraflow.algos.stages import Stage, StageState
@@ -144,7 +145,7 @@ class Stock:
 
     def _remember(self, group: BufferedGroup, batch: int, uses: int = 1) -> None:
         """The group was in a batch; it may be replayed, and needs its episodes until then."""
-        advantages_G = self._advantages(np.array(group.rewards, dtype=np.float64))
+        advantages_G = strongest(group.scores, self._advantages)
         self._release(self.replay.trained(group, batch, worth=float(np.abs(advantages_G).mean()), uses=uses))
 
     def _release(self, groups: Iterable[BufferedGroup]) -> None:

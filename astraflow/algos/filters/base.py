@@ -26,7 +26,7 @@ class ClosedGroup:
     policy: str
     key: GroupKey
     rewards_G: NDArray[np.float64]
-    advantages_G: NDArray[np.float64]
+    advantages_G: NDArray[np.float64]  # of a member with several roles: the one of largest size
     episodes_G: tuple[Episode, ...]
 
     @property
