@@ -9,7 +9,7 @@ STAMP  := $(VENV)/.installed
 ASYNC_IGNORED := ASYNC109,ASYNC102,ASYNC120,ASYNC119,ASYNC123
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo tiny test test-fast chaos check docs clean
+.PHONY: help venv demo tiny test test-fast test-regions chaos check docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -40,6 +40,9 @@ MINUTES ?= 10
 SEED ?= 1
 chaos: $(STAMP) ## toy runs under random kills, freezes and lost messages (MINUTES=10 SEED=1)
 	@$(BIN)/python tests/chaos.py --minutes $(MINUTES) --seed $(SEED)
+
+test-regions: $(STAMP) ## a region behind 100 ms and 10 Mbit/s whose cable is pulled for minutes (about ten minutes)
+	@$(BIN)/python -m pytest -s tests/e2e/regions_long.py
 
 check: $(STAMP) ## format, lint, types, import layers, async lint
 	@$(BIN)/ruff format --check .

@@ -79,7 +79,7 @@ async def test_a_cut_link_loses_nothing_and_trains_nothing_twice(tmp_path: Path)
         regions.link.cut(reset=True)
 
         async with bus_of(connection_to(tmp_path / "runs/far"), "far") as bus:
-            await eventually(lambda: _problem(bus, "region eu: cut off since"), within_s=30)
+            await eventually(lambda: problem(bus, "region eu: cut off since"), within_s=30)
         await regions.leaf.expect("the hub doesn't answer", within_s=60)
         await regions.up.expect("solver step 9/", within_s=90)  # the home region goes on
         regions.link.restore()
@@ -92,5 +92,5 @@ async def test_a_cut_link_loses_nothing_and_trains_nothing_twice(tmp_path: Path)
     assert episodes_by(tmp_path, "rollout-far") > 0
 
 
-async def _problem(bus: Bus, text: str) -> str:
+async def problem(bus: Bus, text: str) -> str:
     return next((problem for problem in (await read_status(bus)).problems if problem.startswith(text)), "")
