@@ -24,29 +24,25 @@ class LeafLink(Protocol):
         """JetStream's domain on this end."""
 
     def settings(self, token: str) -> str:
-        """Lines for the server's configuration. `token` is this server's own, "" where keys let in."""
+        """Lines for the server's configuration. `token` is this server's own."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HubDoor:
-    """Leaf servers may join here. `tls`: a folder with server.pem and server.key; "" = without."""
+    """Leaf servers that have this server's token may join here."""
 
     host: str
     port: int
-    tls: str = ""
 
     @property
     def domain(self) -> str:
         return HUB_DOMAIN
 
     def settings(self, token: str) -> str:
-        secret = f'authorization {{ user: "{LINK_USER}", password: "{token}", timeout: 5 }}' if token else ""
-        tls = f'tls {{ cert_file: "{self.tls}/server.pem", key_file: "{self.tls}/server.key", timeout: 5 }}'
         return _block(
             f'listen: "{self.host}:{self.port}"',
             "no_advertise: true  # a leaf behind NAT would learn an address that it can't reach, and bypass its proxy",
-            secret,
-            tls if self.tls else "",
+            f'authorization {{ user: "{LINK_USER}", password: "{token}", timeout: 5 }}',
         )
 
 
@@ -57,7 +53,6 @@ class LeafDoor:
     url: str
     region: str
     token: str
-    ca_file: str = ""
 
     @property
     def domain(self) -> str:
@@ -69,9 +64,8 @@ class LeafDoor:
             f'url: "{self._remote()}"',
             f"deny_imports: [{own}]",
             f"deny_exports: [{own}]",
-            f'tls {{ ca_file: "{self.ca_file}", timeout: 5 }}' if self.ca_file else "",
         ]
-        return _block('reconnect: "1s"', "remotes: [ {", *(f"  {line}" for line in remote if line), "} ]")
+        return _block('reconnect: "1s"', "remotes: [ {", *(f"  {line}" for line in remote), "} ]")
 
     def _remote(self) -> str:
         """The address with its secret. Raises ConfigError for an address that isn't one."""
@@ -80,12 +74,11 @@ class LeafDoor:
             port = parts.port or DEFAULT_PORT
         except ValueError as exc:
             raise ConfigError(f"hub address {self.url!r} is not like nats://HOST:{DEFAULT_PORT}") from exc
-        if parts.scheme not in ("nats", "tls", "nats-leaf") or not parts.hostname:
+        if parts.scheme not in ("nats", "nats-leaf") or not parts.hostname:
             raise ConfigError(f"hub address {self.url!r} is not like nats://HOST:{DEFAULT_PORT}")
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-        secret = f"{LINK_USER}:{quote(self.token, safe='')}@" if self.token else ""
-        return f"{'tls' if self.ca_file else 'nats-leaf'}://{secret}{host}:{port}"
+        return f"nats-leaf://{LINK_USER}:{quote(self.token, safe='')}@{host}:{port}"
 
 
 def _block(*lines: str) -> str:
-    return "\n".join(["leafnodes {", *(f"  {line}" for line in lines if line), "}"])
+    return "\n".join(["leafnodes {", *(f"  {line}" for line in lines), "}"])

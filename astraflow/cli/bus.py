@@ -88,6 +88,8 @@ def run(args: argparse.Namespace) -> int:
         return leaf.run(args, host, port)
     if args.folder and not args.secure:
         return _run_plain(args, host, port)
+    if args.secure and args.leaf_listen:
+        raise ConfigError("--leaf-listen needs --folder: leaf servers of a secured hub are in deploy/README.md")
     if not args.secure or args.folder:
         raise ConfigError("give one of --secure DIR, --folder DIR and --leaf URL")
     if not args.runs:
@@ -101,8 +103,7 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.write(f"{folder.path} is ready; deploy/README.md says how to use it\n")
         return 0
     greeting = _greeting(folder, args.names[0] if args.names else host, port)
-    door = leaf.door_of(args, tls=str(folder.path.resolve()))
-    return asyncio.run(_serve(folder.path, host, port, security=folder.settings, greeting=greeting, door=door))
+    return asyncio.run(_serve(folder.path, host, port, security=folder.settings, greeting=greeting))
 
 
 def _run_plain(args: argparse.Namespace, host: str, port: int) -> int:

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 RESTARTS = 10  # of the nats-server in ten minutes
 
 
-def door_of(args: argparse.Namespace, *, tls: str = "") -> "HubDoor | None":
+def door_of(args: argparse.Namespace) -> "HubDoor | None":
     """Where a hub lets leaf servers in, by --leaf-listen. Raises ConfigError."""
     from astraflow.bus import HubDoor
 
     if not args.leaf_listen:
         return None
     host, port = listen_address(args.leaf_listen, "--leaf-listen")
-    return HubDoor(host=host, port=port, tls=tls)
+    return HubDoor(host=host, port=port)
 
 
 def hub_greeting(token_file: Path, door: "HubDoor") -> str:
