@@ -145,7 +145,7 @@ async def run_pipeline(folder: Path, shape: Shape, *, warm_up_s: float, measure_
     async with started(folder, file) as process:
         try:
             async with asyncio.timeout(START_WITHIN_S + warm_up_s + 3 * measure_s):
-                options = await _options(folder, process)
+                options = await options_of(folder, process, RUN)
                 async with Bus.connect(options, topology_of(config), producer="bench") as bus:
                     figures = await _measure(bus, process.pid, shape, warm_up_s, measure_s)
                 figures.messages, figures.bytes = await census(options, f"af.{RUN}.", CENSUS_BATCHES * shape.batch)
@@ -159,9 +159,9 @@ def read_token(owner: Owner) -> str:
     return Path(owner.token_file).read_text().strip()
 
 
-async def _options(folder: Path, process: asyncio.subprocess.Process) -> BusOptions:
+async def options_of(folder: Path, process: asyncio.subprocess.Process, run: str) -> BusOptions:
     """How to reach the run's server, as soon as there is one."""
-    run_folder = RunFolder(folder / "runs" / RUN)
+    run_folder = RunFolder(folder / "runs" / run)
     while process.returncode is None:
         owner = run_folder.owner()
         if owner is not None and owner.url:

@@ -27,6 +27,7 @@ from astraflow.errors import EngineError, WeightsError
 from astraflow.models.toy import TOY_TENSOR
 
 MIN_LENGTH, MAX_LENGTH = 4, 27  # completion tokens, the end token included
+CATCH_UP_S = 1.0  # a loop that was late for longer has lost the steps before
 FREE_STEP_TOKENS = 1024  # per request and step when steps take no time: few turns of the event loop
 
 
@@ -82,6 +83,7 @@ class ToyEngine:
         self._version = version
         self._slots = section.slots
         self._step_s = section.toy_step_s
+        self._due = 0.0  # loop time of the next step, if steps take time
         self._step_tokens = 1 if section.toy_step_s else FREE_STEP_TOKENS
         self._running: dict[str, _Running] = {}
         self._waiting: deque[_Running] = deque()
@@ -150,9 +152,12 @@ class ToyEngine:
         )
 
     def _schedule(self) -> None:
+        """A step every `toy_step_s`: one that the loop was late for is made up for by the next ones."""
         if self._timer is None and (self._running or self._waiting):
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._step_s, self._step) if self._step_s else loop.call_soon(self._step)
+            before = max(self._due, loop.time() - CATCH_UP_S) if self._running else loop.time()
+            self._due = before + self._step_s
+            self._timer = loop.call_at(self._due, self._step) if self._step_s else loop.call_soon(self._step)
 
     def _step(self) -> None:
         self._timer = None

@@ -28,6 +28,7 @@ from astraflow.actors.rollout.generation import Generates, GenerationClient
 from astraflow.actors.rollout.needed import NeededTasks, NotNeededError
 from astraflow.actors.rollout.play import Player, failed_episode
 from astraflow.actors.rollout.stats import RolloutStats
+from astraflow.actors.rollout.suspects import Suspects
 from astraflow.actors.rollout.tokenizers import fetch_tokenizers
 from astraflow.bus import Delivery, WorkQueue
 from astraflow.envs.agents import Agent, AgentEnv
@@ -53,9 +54,10 @@ class _InWork:
 class RolloutPool:
     """Slots, queues and the episodes in flight. Invariant: one attempt is played once at a time."""
 
-    def __init__(self, ctx: ActorContext, player: Player) -> None:
+    def __init__(self, ctx: ActorContext, player: Player, suspects: Suspects | None = None) -> None:
         self._ctx = ctx
         self._player = player
+        self._suspects = suspects or Suspects(ctx.folder / "in-work" / ctx.name)
         self._size = ctx.config.node.episodes_per_rollout
         self._slots = asyncio.Semaphore(self._size)
         self._taken = 0  # slots that are taken or spoken for
@@ -145,9 +147,12 @@ class RolloutPool:
         if deliveries > MAX_DELIVERIES:
             error = f"poison: delivered {deliveries} times without a record"
             return failed_episode(task, Reason.INFRA, error, started_at=time.time())
+        if verdict := self._suspects.verdict(task.id):
+            await self._ctx.bus.event("error", "poison-task", f"{task.id} is given up: {verdict}", task=task.id)
+            return failed_episode(task, Reason.ENV, verdict, started_at=time.time())
         started_at = time.time()
         try:
-            async with self.needed.while_needed(task.group_id):
+            async with self._suspects.playing(task.id), self.needed.while_needed(task.group_id):
                 return await self._player.play(task)
         except NotNeededError:
             return failed_episode(task, Reason.CANCELLED, "its group was closed before", started_at=started_at)
@@ -218,7 +223,10 @@ def build_envs(ctx: ActorContext, agents: Sequence[Agent] = ()) -> dict[str, Env
 async def _serve_all(
     ctx: ActorContext, client: GenerationClient, player: Player, envs: Mapping[str, Environment]
 ) -> None:
-    pool, topology = RolloutPool(ctx, player), ctx.bus.topology
+    suspects, topology = Suspects(ctx.folder / "in-work" / ctx.name), ctx.bus.topology
+    if not ctx.config.run.deterministic:  # a cohort is played together or not at all
+        suspects.open()
+    pool = RolloutPool(ctx, player, suspects)
     ctx.set_state(MemberState.READY)
     ctx.waits_for("tasks: none is queued" if envs else "nothing: every environment is played by agents that join")
     try:
@@ -232,6 +240,7 @@ async def _serve_all(
             ctx.set_state(MemberState.DRAINING)
             raise _Stop
     except* _Stop:
+        suspects.close()
         _log.info("rollout drained", extra={"actor": ctx.name})
 
 

@@ -29,6 +29,9 @@ from astraflow.actors.base.context import ActorContext
 from astraflow.errors import BusError, EngineError, MessageError
 from astraflow.messages import ChunkKind, GenCancel, GenChunk, GenRequest, Sampling, VersionSpan, array_of
 
+SILENCE = "silence"
+MAX_SILENT = 5  # replicas in a row that a request may silence
+LATE_S = 0.5  # a deadline that is noticed so late says that our own loop was blocked
 CANCELS_REMEMBERED = 1024
 DIRECT_S = 1.0  # the replica that is asked first answers within this, or isn't waited for
 DIRECT_TOKENS = 32_768  # 128 KiB; a longer prompt travels in parts, through the queue only
@@ -90,6 +93,9 @@ class _Stream:
     error: str = ""
     broken: str = ""  # why this attempt must be continued elsewhere
     last_heard: float = 0.0
+    late: bool = False  # the silence may be our own loop's
+    known: int = 0  # tokens when the attempt before broke
+    silent: int = 0  # attempts in a row whose replica went silent without a token
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def take(self, chunk: GenChunk) -> None:
@@ -140,6 +146,17 @@ async def _until_set(event: asyncio.Event, within_s: float) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(within_s):
             await event.wait()
+
+
+def _give_up_if_hopeless(stream: _Stream) -> None:
+    """Raises EngineError for a request at which one replica after the other goes silent: it may be what kills them."""
+    progress, stream.known = stream.count > stream.known, stream.count
+    stream.silent = stream.silent + 1 if stream.broken == SILENCE and not progress else 0
+    if stream.silent >= MAX_SILENT:
+        raise EngineError(
+            f"{stream.silent} replicas of {stream.call.policy} in a row went silent at {stream.call.id} without a "
+            "token; see their logs"
+        )
 
 
 def _joined(pieces: list[NDArray[T]], dtype: type[T]) -> NDArray[T]:
@@ -271,6 +288,7 @@ class GenerationClient:
                     raise EngineError(f"policy {call.policy} refused {call.id}: {stream.error}")
                 if stream.broken:
                     self._count_broken(stream)
+                    _give_up_if_hopeless(stream)
                     stream.restart()
         except asyncio.CancelledError:
             message = GenCancel(request_id=request_id, attempt=stream.attempt)
@@ -343,9 +361,13 @@ class GenerationClient:
         while not stream.settled:
             left_s = (stream.last_heard if stream.replica else looked_at) + silence_s - time.monotonic()
             if left_s > 0:
+                stream.late = False
                 await _until_set(stream.changed, left_s)  # tokens that came meanwhile have moved `last_heard`
+            elif stream.replica and left_s < -LATE_S and not stream.late:
+                stream.late = True  # our own loop was blocked: what was said meanwhile is not read yet
+                await _until_set(stream.changed, LATE_S)
             elif stream.replica:
-                stream.fail("silence")
+                stream.fail(SILENCE)
             elif gone:
                 stream.fail("it left the queue, and nobody was heard")
             else:

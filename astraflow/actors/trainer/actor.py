@@ -182,7 +182,7 @@ class Trainer:
         if self._durable is self._state:
             return
         await self._lease.held()
-        state = await self._while_full(partial(self._thread, self._save, self._state))
+        state = await self._when_there_is_room(partial(self._save, self._state))
         await self.published()  # a trainer on another disk must find this batch on the bus, if it finds it durable
         self._state = self._durable = state
         oldest = await asyncio.to_thread(self._checkpoints.oldest)
@@ -195,26 +195,11 @@ class Trainer:
         self._checkpoints.save(self._learner, state)
         return state
 
-    async def _while_full(self, write: Callable[[], Awaitable[T]]) -> T:
-        """The result of `write`, as soon as the disk has room for it; while it has none, an event and `status` say so.
-
-        Training waits: a step that no checkpoint can hold would only be repeated.
-        """
-        while True:
-            try:
-                with naming_full(self._folder):
-                    result = await write()
-            except DiskFullError as exc:
-                if self._ctx.last_error != str(exc):
-                    self._ctx.last_error = str(exc)
-                    await self._ctx.bus.event("error", "disk-full", str(exc))
-                if await self._ctx.stopped_within(ROOM_EVERY_S) and self._ctx.stop_reason != "finished":
-                    raise  # told to leave: what is not in a checkpoint is trained again
-                await self._lease.held()
-            else:
-                if self._ctx.last_error:
-                    self._ctx.last_error = ""
-                return result
+    async def _when_there_is_room(self, write: Callable[[], T]) -> T:
+        """Training waits: a step that no checkpoint can hold would only be repeated."""
+        written = await while_full(self._ctx, self._folder, partial(self._thread, write))
+        await self._lease.held()
+        return written
 
     async def finish(self) -> None:
         """Write the final model and say that no newer version will come."""
@@ -222,7 +207,7 @@ class Trainer:
         await self.checkpoint()
         await self._lease.held()
         write = partial(_write_model, self._learner, self._folder / "model", epoch=self._epoch)
-        await self._while_full(partial(self._thread, write))
+        await self._when_there_is_room(write)
         await self._tell_progress(finished=True)
 
     async def _tell_progress(self, *, finished: bool = False) -> None:
@@ -272,6 +257,28 @@ class Trainer:
                 lineage=self._epoch,
             )
         )
+
+
+async def while_full(ctx: ActorContext, folder: Path, write: Callable[[], Awaitable[T]]) -> T:
+    """The result of `write`, as soon as the disk of `folder` has room; while it has none, an event and `status` say so.
+
+    Raises: DiskFullError if the actor is told to leave meanwhile: what no checkpoint holds is trained again.
+    """
+    told = ""
+    while True:
+        try:
+            with naming_full(folder):
+                result = await write()
+        except DiskFullError as exc:
+            if not told:
+                ctx.last_error = told = str(exc)
+                await ctx.bus.event("error", "disk-full", told)
+            if await ctx.stopped_within(ROOM_EVERY_S):
+                raise
+        else:
+            if told:
+                ctx.last_error = ""
+            return result
 
 
 def _write_model(learner: Learner, folder: Path, *, epoch: int) -> None:
