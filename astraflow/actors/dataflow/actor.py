@@ -94,8 +94,7 @@ class Dataflow:
 
     async def read_users(self) -> None:
         """Hand every submission and order of a user to the driver."""
-        async for entry in self._users.read():
-            await self._inbox.put(entry)
+        await self._users.read(self._inbox.put)
 
     async def watch_progress(self) -> None:
         """Hand every trainer's progress to the driver."""

@@ -5,7 +5,7 @@ what the core has taken in, so they may stand in the same snapshot.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import Awaitable, Callable
 
 from astraflow.algos.dataflow_core import DataflowCore
 from astraflow.bus import Bus, Cursor, LogEntry
@@ -22,20 +22,17 @@ class Users:
         self.controls = controls
         self._answers: list[tuple[str, dict[str, str]]] = []
 
-    async def read(self) -> AsyncIterator[LogEntry]:
-        """Every new submission and order, those of each log in order."""
-        topology = self._bus.topology
-        entries: asyncio.Queue[LogEntry] = asyncio.Queue(1)
+    async def read(self, hand_over: Callable[[LogEntry], Awaitable[None]]) -> None:
+        """Hand over every new submission and order, those of each log in order."""
 
         async def follow(stream: str, cursor: Cursor | None) -> None:
             async for entry in self._bus.read_log(stream, cursor=cursor):
-                await entries.put(entry)
+                await hand_over(entry)
 
+        topology = self._bus.topology
         async with asyncio.TaskGroup() as group:
             group.create_task(follow(topology.submissions, self.submissions))
             group.create_task(follow(topology.controls, self.controls))
-            while True:
-                yield await entries.get()
 
     def take(self, entry: LogEntry) -> None:
         """Hand it to the core; what comes of it is said by `answer`."""
