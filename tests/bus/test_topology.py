@@ -99,3 +99,23 @@ def test_the_run_file_sets_the_bounds() -> None:
 def test_bad_kv_keys_are_refused(key: str) -> None:
     with pytest.raises(ConfigError):
         make_topology().kv_subject(key)
+
+
+def test_a_region_away_from_home_has_names_of_its_own_and_copies_of_what_the_home_keeps() -> None:
+    home = make_topology()
+    far = Topology(run="test", region="eu", home="local", envs=home.envs, policies=home.policies)
+
+    assert far.there().rows == home.rows
+    assert not {row.stream for row in far.rows} & {row.stream for row in home.rows}
+    written = [row for row in far.rows if row.mirror is None]
+    patterns = [pattern for row in written for pattern in (*row.subjects, *row.parts)]
+    assert all(pattern.startswith(("af-eu.test.", "$KV.AF_test_eu.member.")) for pattern in patterns)
+    mirrors = {row.mirror.stream: row.stream for row in far.rows if row.mirror is not None}
+    assert mirrors == {
+        home.kv: far.kv,
+        home.weights("solver"): far.weights("solver"),
+        home.weights("verifier"): far.weights("verifier"),
+    }
+    kinds = {row.kind for row in far.rows}
+    assert kinds.isdisjoint({Kind.DECISIONS, Kind.SAMPLES, Kind.SNAPSHOTS})
+    assert far.row_of(far.kv_subject("member.rollout-a-0")).kind is Kind.MEMBERS

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from astraflow.actors.base.connection import Connection
 from astraflow.bus.server import free_port
 from benchmarks.thin_link import ThinLink, thin_link
 from tests.cli.toyrun import Command, started
@@ -14,13 +13,23 @@ from tests.cli.toyrun import Command, started
 
 @dataclass(kw_only=True)
 class TwoRegions:
-    """`up` is the hub's command; `connection` is how the region's actors are connected."""
+    """`up` is the hub's command; `node` knows only the leaf."""
 
+    folder: Path
     up: Command
     leaf: Command
+    leaf_command: tuple[str, ...]
     node: Command
     link: ThinLink
-    connection: Connection
+
+    @contextlib.asynccontextmanager
+    async def leaf_killed(self) -> AsyncIterator[Command]:
+        """kill −9 of the keeper and with it the leaf's server; inside, the same command has been started again."""
+        self.leaf.process.kill()
+        await self.leaf.process.wait()
+        async with started(self.folder, *self.leaf_command) as again:
+            await again.expect("node --join", within_s=90)
+            yield again
 
 
 @contextlib.asynccontextmanager
@@ -36,10 +45,9 @@ async def two_regions(
         command = shlex.split(line)[1:]
         command[command.index("--leaf") + 1] = f"nats://127.0.0.1:{link.port}"
         command[command.index("REGION")] = "eu"
-        leaf = await stack.enter_async_context(started(folder, *command, "--listen", f"127.0.0.1:{leaf_port}"))
+        command += ["--listen", f"127.0.0.1:{leaf_port}"]
+        leaf = await stack.enter_async_context(started(folder, *command))
         join = shlex.split(await leaf.expect("node --join", within_s=90))[1:]
         at = await stack.enter_async_context(started(folder, *join, "--name", "far", "--folder", "far", *node))
         await at.expect("joins run", within_s=90)
-        token_file = folder / "leaf-eu" / "token"
-        connection = Connection(url=f"nats://127.0.0.1:{leaf_port}", region="eu", token_file=token_file)
-        yield TwoRegions(up=up, leaf=leaf, node=at, link=link, connection=connection)
+        yield TwoRegions(folder=folder, up=up, leaf=leaf, leaf_command=tuple(command), node=at, link=link)

@@ -72,21 +72,22 @@ def assert_each_task_was_trained_once(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-async def test_a_cut_link_loses_nothing_and_trains_nothing_twice(tmp_path: Path) -> None:
+async def test_a_killed_leaf_and_a_cut_link_lose_nothing_and_train_nothing_twice(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text(RUN)
     async with two_regions(tmp_path) as regions:
-        await regions.up.expect("solver step 3/", within_s=90)
-        regions.link.cut(reset=True)
+        await regions.up.expect("solver step 2/", within_s=90)
+        async with regions.leaf_killed() as leaf:
+            await regions.up.expect("solver step 5/", within_s=90)
+            regions.link.cut(reset=True)
+            async with bus_of(connection_to(tmp_path / "runs/far"), "far") as bus:
+                await eventually(lambda: problem(bus, "region eu: cut off since"), within_s=30)
+            await leaf.expect("the hub doesn't answer", within_s=60)
+            await regions.up.expect("solver step 9/", within_s=90)  # the home region goes on
+            regions.link.restore()
 
-        async with bus_of(connection_to(tmp_path / "runs/far"), "far") as bus:
-            await eventually(lambda: problem(bus, "region eu: cut off since"), within_s=30)
-        await regions.leaf.expect("the hub doesn't answer", within_s=60)
-        await regions.up.expect("solver step 9/", within_s=90)  # the home region goes on
-        regions.link.restore()
-
-        await regions.leaf.expect("the hub answers again", within_s=60)
-        assert await regions.up.end(within_s=120) == 0, regions.up.output
-        assert await regions.node.end(within_s=60) == 0, regions.node.output
+            await leaf.expect("the hub answers again", within_s=60)
+            assert await regions.up.end(within_s=120) == 0, regions.up.output
+            assert await regions.node.end(within_s=60) == 0, regions.node.output
 
     assert_each_task_was_trained_once(tmp_path)
     assert episodes_by(tmp_path, "rollout-far") > 0
