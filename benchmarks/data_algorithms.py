@@ -76,21 +76,25 @@ def mean_over_seeds(seeds: int, steps: int, world: Mapping[str, Any], **config: 
     return {name: sum(one[name] for one in each) / seeds for name in each[0]}, runs[0].curve
 
 
-def measure(seeds: int, steps: int) -> tuple[dict[str, dict[str, dict[str, float]]], dict[str, Any]]:
+def measure(seeds: int, steps: int, only: str) -> tuple[dict[str, dict[str, dict[str, float]]], dict[str, Any]]:
     """Experiment → variant → figures; and the learning curves of the selectors."""
-    found: dict[str, dict[str, dict[str, float]]] = {"select": {}, "order": {}, "replay": {}, "extra": {}}
-    curves = {}
-    for select in SELECTORS:
-        found["select"][select], curves[select] = mean_over_seeds(seeds, steps, {}, select=select)
+    busy = {"sigma": 1.5, "slots": 256, "train_s": 6.0}  # groups wait for the trainer, so that their order matters
     slow = {"sigma": 1.2, "slots": 192, "train_s": 1.0}  # a long tail, and a trainer that is fast
-    for order in ("fifo", "edf"):
-        found["order"][order], _ = mean_over_seeds(seeds, steps, slow, order=order, select="greso", max_staleness=3)
-    for replay in REPLAYS:
-        found["replay"][replay], _ = mean_over_seeds(seeds, steps, {}, replay=replay, select="greso")
-    for extra in (0, 1, 2):
-        found["extra"][str(extra)], _ = mean_over_seeds(
-            seeds, steps, {"sigma": 1.2, "slots": 192, "train_s": 1.0}, extra=extra, select="greso", max_staleness=0
-        )
+    plans: dict[str, dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
+        "select": {name: ({}, {"select": name}) for name in SELECTORS},
+        "order": {name: (busy, {"order": name, "select": "greso", "max_staleness": 3}) for name in ("fifo", "edf")},
+        "replay": {name: ({}, {"replay": name, "select": "greso"}) for name in REPLAYS},
+        "extra": {str(k): (slow, {"extra": k, "select": "greso", "max_staleness": 0}) for k in (0, 1, 2)},
+    }
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    curves = {}
+    for experiment, variants in plans.items():
+        if only in ("", experiment):
+            found[experiment] = {}
+            for name, (world, config) in variants.items():
+                found[experiment][name], curve = mean_over_seeds(seeds, steps, world, **config)
+                if experiment == "select":
+                    curves[name] = curve
     return found, curves
 
 
@@ -137,14 +141,15 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=150, help="optimizer steps of each run")
     parser.add_argument("--seeds", type=int, default=3, help="runs of each variant")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("--only", default="", choices=["", *COLUMNS], help="one experiment instead of all")
     parser.add_argument("--plot", default="", help="write a picture there")
     arguments = parser.parse_args()
-    found, curves = measure(arguments.seeds, arguments.steps)
+    found, curves = measure(arguments.seeds, arguments.steps, arguments.only)
     if arguments.json:
         print(json.dumps(found, indent=1))  # noqa: T201 - what the flag asks for
     else:
         show(found)
-    if arguments.plot:
+    if arguments.plot and not arguments.only:
         plot(found, curves, arguments.plot)
 
 

@@ -31,7 +31,7 @@ from astraflow.messages import (
     array_of,
 )
 
-TASKS, TRIVIAL, IMPOSSIBLE = 1000, 0.3, 0.3
+TASKS, TRIVIAL, IMPOSSIBLE = 200, 0.3, 0.3
 STALE_STEPS, AGAIN = 8.0, 0.5
 POLICY = "solver"
 
@@ -110,30 +110,36 @@ class Simulation:
         return sum(map(self.chance, learnable)) / len(learnable)
 
     def run(self) -> "Simulation":
+        changed = True
         while not self.core.finished:
-            self._act()
+            if changed:
+                self._decide()
+            self._start()
             if not self.events:
                 raise RuntimeError(f"nothing happens any more: {self.core.waits_for()}")
             self.now, _, event = heapq.heappop(self.events)
-            if isinstance(event, Task):
-                self._end(event)
-            else:
-                self._trained()
+            changed = self._end(event) if isinstance(event, Task) else self._trained()
         return self
 
     def _later(self, seconds: float, event: object) -> None:
         self.number += 1
         heapq.heappush(self.events, (self.now + seconds, self.number, event))
 
-    def _act(self) -> None:
+    def _decide(self) -> None:
+        self._issue()
+        while (batch := self.core.next_batch(POLICY)) is not None:
+            self.core.apply_batch(batch)
+            self.batches.append(batch)
+        self._issue()  # what went stale is replaced
+
+    def _issue(self) -> None:
         for decision in self.core.plan(self.now):
             self.core.apply_decision(decision)
             if decision.kind is DecisionKind.CLOSE:
                 self._cancel(decision.group_id)
             self.queue.extend(self.core.tasks_of(decision, lambda env, index: {"index": index}))
-        while (batch := self.core.next_batch(POLICY)) is not None:
-            self.core.apply_batch(batch)
-            self.batches.append(batch)
+
+    def _start(self) -> None:
         while self.queue and self.free:
             task = self.queue.popleft()
             if task.group_id not in self.closed:
@@ -153,16 +159,19 @@ class Simulation:
             self.free += 1
             self.cancelled += 1
 
-    def _end(self, task: Task) -> None:
+    def _end(self, task: Task) -> bool:
+        """An episode is over; whether there may be something to decide."""
         version = self.running.pop(task.id, None)
         if version is None:
-            return  # cancelled
+            return False  # cancelled
         self.free += 1
         self.sequence += 1
         reward = float(self.rng.random() < self.chance(task.payload["index"]))
-        self.core.on_episode(episode_of(task, reward, version), self.sequence)
+        verdict = self.core.on_episode(episode_of(task, reward, version), self.sequence)
+        return bool(verdict.fates) or self.config.sources["train"].extra > 0
 
-    def _trained(self) -> None:
+    def _trained(self) -> bool:
+        """A step is done."""
         batch = self.batches[self.learner.step]
         self.staleness.append(batch.mean_staleness)
         assert self.section is not None
@@ -177,6 +186,7 @@ class Simulation:
                 finished=step >= self.section.steps,
             )
         )  # fmt: skip
+        return True
 
 
 _TOKENS = array_of(np.arange(2), "i4")

@@ -7,6 +7,7 @@ never both, whatever the indices, once `holdout` > 0.
 Source: https://github.com/open-thought/reasoning-gym, 0.1.25; its defects were measured in facts/envs.md §1.
 """
 
+import dataclasses
 import random
 import sys
 import threading
@@ -16,6 +17,7 @@ from functools import lru_cache
 from typing import Any
 
 from astraflow.algos.holdout import HELD_OUT_FIRST, is_held_out
+from astraflow.algos.ids import LEVEL_STRIDE
 from astraflow.envs.answers import AnswerMode, extract_answer, same_answer
 from astraflow.envs.arguments import choice, import_extra
 from astraflow.envs.base import ChatMessage, Reply
@@ -78,6 +80,8 @@ class ReasoningGymEnv(SingleTurnEnv):
         end_bonus: extra reward for ending within the token budget.
         holdout: share of the questions, chosen by a hash of their text, that only indices from `holdout_first` meet.
         holdout_first: index of the first held-out task.
+        levels: of reasoning-gym's own curriculum of the dataset, for a source with select = "levels"; `knobs` hold at
+            all of them. 1 = none, just the knobs.
         policy: the policy that answers; "" = the only one of the run.
 
     Raises:
@@ -97,6 +101,7 @@ class ReasoningGymEnv(SingleTurnEnv):
         end_bonus: float = 0.0,
         holdout: float = 0.0,
         holdout_first: int = HELD_OUT_FIRST,
+        levels: int = 1,
         policy: str = "",
     ) -> None:
         super().__init__(policy=policy)
@@ -110,7 +115,11 @@ class ReasoningGymEnv(SingleTurnEnv):
         self._holdout_first = holdout_first
         if not 0 <= holdout < 1:
             raise ConfigError(f"holdout is {holdout}, expected at least 0 and less than 1")
-        self._dataset = _create(dataset, dict(knobs or {}), seed)
+        if levels < 1:
+            raise ConfigError(f"levels is {levels}, expected at least 1")
+        self.levels = levels
+        at_levels = [_knobs_at(dataset, level) for level in range(levels)] if levels > 1 else [{}]
+        self._datasets = [_create(dataset, at_level | dict(knobs or {}), seed) for at_level in at_levels]
         self._seed = seed
         self._entries = _LIST_SIZE if dataset in LISTED else _ENTRIES
         self._entry = lru_cache(maxsize=1024)(self._generate)
@@ -120,19 +129,23 @@ class ReasoningGymEnv(SingleTurnEnv):
         """{"index", "entry"}: which of the dataset's entries it is. Raises EnvError if its share holds no question."""
         if index < 0:
             raise EnvError(f"task index is {index}, expected at least 0")
+        level, local = divmod(index, LEVEL_STRIDE)
+        if level >= self.levels:
+            raise EnvError(f"task index {index} is of level {level}, but there are {self.levels}")
+        at_level = {"level": level} if level else {}
         if self._holdout == 0:
-            return {"index": index, "entry": index % self._entries}
-        wanted = index >= self._holdout_first
-        for candidate in range(index, index + _CANDIDATES * _STEP, _STEP):
+            return {"index": index, "entry": local % self._entries} | at_level
+        wanted = local >= self._holdout_first
+        for candidate in range(local, local + _CANDIDATES * _STEP, _STEP):
             entry = candidate % self._entries
-            if is_held_out(self._entry(entry)["question"], self._holdout) is wanted:
-                return {"index": index, "entry": entry}
+            if is_held_out(self._entry(entry, level)["question"], self._holdout) is wanted:
+                return {"index": index, "entry": entry} | at_level
         share = "held-out" if wanted else "training"
         raise EnvError(f"{self._name} has no {share} question in {_CANDIDATES} draws; change holdout ({self._holdout})")
 
     def prompt(self, payload: Mapping[str, Any]) -> Sequence[ChatMessage]:
         """The system prompt, if any, and the filled-in template."""
-        entry = self._entry(payload["entry"])
+        entry = self._entry_of(payload)
         content = self._template
         for key, value in {**entry["metadata"], "question": entry["question"]}.items():
             content = content.replace("{" + key + "}", str(value))
@@ -141,14 +154,14 @@ class ReasoningGymEnv(SingleTurnEnv):
 
     def expected(self, payload: Mapping[str, Any]) -> str:
         """The dataset's answer; "" where it has none."""
-        return self._entry(payload["entry"])["answer"] or ""
+        return self._entry_of(payload)["answer"] or ""
 
     def grade(self, payload: Mapping[str, Any], reply: Reply) -> Grade:
         """Score the extracted answer; no answer is 0 with reason `policy`. Raises EnvError if the scorer is broken."""
-        entry = self._entry(payload["entry"])
+        entry = self._entry_of(payload)
         given = extract_answer(reply.text, self._mode)
         bonus = self._end_bonus * reply.ended
-        score = None if given is None else self._score(given, entry)
+        score = None if given is None else self._score(given, entry, payload.get("level", 0))
         return Grade(
             reward=(score or 0.0) + bonus,
             correct=float(score is not None and score >= 1),
@@ -156,31 +169,34 @@ class ReasoningGymEnv(SingleTurnEnv):
             reason=Reason.POLICY if score is None else Reason.OK,
         )
 
-    def _score(self, given: str, entry: Mapping[str, Any]) -> float | None:
+    def _score(self, given: str, entry: Mapping[str, Any], level: int) -> float | None:
         """0..1; None if the scorer raises for this answer but not for the expected one."""
         if self._scorer == "exact":
             if entry["answer"] is None:
                 raise EnvError(f"{self._name} has no expected answer to compare with; set scorer = 'dataset'")
             return float(same_answer(given, entry["answer"]))
         try:
-            score = float(self._dataset.score_answer(given, entry))
+            score = float(self._datasets[level].score_answer(given, entry))
         except Exception:  # noqa: BLE001 - third-party scorers raise anything; whose fault it is, is checked
-            self._check_scorer(entry)
+            self._check_scorer(entry, level)
             return None
         if not 0 <= score <= 1:
             raise EnvError(f"{self._name} scored {score}, expected 0..1")
         return float(score == 1) if self._scorer == "solved" else score
 
-    def _check_scorer(self, entry: Mapping[str, Any]) -> None:
+    def _check_scorer(self, entry: Mapping[str, Any], level: int) -> None:
         """Some scorers raise for text that they can't parse (prime_factorization). They must take the right answer."""
         try:
-            self._dataset.score_answer(entry["answer"], entry)
+            self._datasets[level].score_answer(entry["answer"], entry)
         except Exception as exc:
             raise EnvError(f"the scorer of {self._name} fails even for the expected answer: {exc!r}") from exc
 
-    def _generate(self, entry: int) -> dict[str, Any]:
+    def _entry_of(self, payload: Mapping[str, Any]) -> dict[str, Any]:
+        return self._entry(payload["entry"], payload.get("level", 0))
+
+    def _generate(self, entry: int, level: int = 0) -> dict[str, Any]:
         with _seeded(self._name, self._seed + entry):
-            found: dict[str, Any] = self._dataset[entry]
+            found: dict[str, Any] = self._datasets[level][entry]
             return found
 
     def _refuse_unsafe(self) -> None:
@@ -195,6 +211,17 @@ class ReasoningGymEnv(SingleTurnEnv):
             )
         if self._scorer == "exact" and self._entry(0)["answer"] is None:
             raise ConfigError(f"{self._name} has no expected answers; set scorer = 'dataset' or 'solved'")
+
+
+def _knobs_at(name: str, level: int) -> dict[str, Any]:
+    """What reasoning-gym's curriculum of the dataset sets at a level; above its highest, that one's."""
+    factory = import_extra("reasoning_gym.factory")
+    if not factory.has_curriculum(name):
+        raise ConfigError(f"reasoning-gym has no curriculum of {name!r}, so levels must be 1")
+    curriculum = factory.create_curriculum(name)
+    curriculum.set_global_level(level)
+    knobs = dataclasses.asdict(curriculum.generate_configuration())
+    return {key: value for key, value in knobs.items() if key not in ("seed", "size")}
 
 
 def _create(name: str, knobs: dict[str, Any], seed: int) -> Any:

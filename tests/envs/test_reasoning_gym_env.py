@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from astraflow.algos.ids import LEVEL_STRIDE
 from astraflow.envs.reasoning_gym_env import HASH_ORDERED, UNSAFE_SCORERS, ReasoningGymEnv
 from astraflow.errors import ConfigError, EnvError
 from astraflow.messages import Reason
@@ -181,3 +182,19 @@ def test_grading_is_fast_enough_for_a_thousand_episodes_per_second():
     for _ in range(200):
         env.grade(payload, given)
     assert (time.perf_counter() - start) / 200 < 0.001
+
+
+def test_levels_are_those_of_the_datasets_own_curriculum():
+    env = ReasoningGymEnv(dataset="chain_sum", levels=3, holdout=0.2)
+    terms = {}
+    for level in range(3):
+        payload = env.task(level * LEVEL_STRIDE + 5)
+        assert payload.get("level", 0) == level
+        assert env.grade(payload, reply(f"<answer>{env.expected(payload)}</answer>")).reward == 1.0
+        questions = [env.prompt(env.task(level * LEVEL_STRIDE + k))[-1].content for k in range(30)]
+        terms[level] = max(text.count(" + ") + text.count(" - ") for text in questions)
+    assert terms == {0: 1, 1: 2, 2: 3}
+    with pytest.raises(EnvError, match="level 3, but there are 3"):
+        env.task(3 * LEVEL_STRIDE)
+    with pytest.raises(ConfigError, match="no curriculum of 'acre'"):
+        ReasoningGymEnv(dataset="acre", levels=2)
