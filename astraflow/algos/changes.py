@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from astraflow.algos.shadow import Shadow
-from astraflow.algos.sparse import SparseUpdate, as_integers
+from astraflow.algos.sparse import SparseUpdate, as_integers, find_changes
 from astraflow.algos.tensors import HostTensor
 
 # Above it copying the whole tensor takes no longer than going through the changed elements: measured 5 % for BF16, 8 %
@@ -51,6 +51,15 @@ class Behind:
     def add_whole(self, names: Iterable[str]) -> None:
         """The shadow has other bytes for these tensors, wherever."""
         self._whole.update(names)
+
+    def add_difference(self, old: Shadow, new: Shadow) -> None:
+        """The shadow is another one now. Blocking."""
+        for name, tensor in new.tensors.items():
+            before = old.tensors.get(name)
+            if before is None or (before.dtype, before.shape) != (tensor.dtype, tensor.shape):
+                self._whole.add(name)
+            elif old.digests[name] != new.digests[name]:
+                self._positions.setdefault(name, []).append(find_changes(before, tensor)[0])
 
     def clear(self) -> None:
         """The copy is as the shadow."""

@@ -54,8 +54,20 @@ def write_delta(header: DeltaHeader, streams: Sequence[bytes], *, level: int) ->
     """The whole payload, compressed at zstd's `level`."""
     compressor = zstandard.ZstdCompressor(level=level, write_checksum=True)
     frames = [compressor.compress(stream) if stream else b"" for stream in streams]
-    raw = msgspec.msgpack.encode((header, [len(frame) for frame in frames]))
-    frame = compressor.compress(raw)
+    return _with_header(header, [len(frame) for frame in frames], frames)
+
+
+def bind_delta(payload: bytes, *, base_digest: str, digest: str) -> bytes:
+    """The same delta, said to lead from one whole model to another: for a rank that has only some of its tensors."""
+    view = memoryview(payload)
+    (header, frame_sizes), start = _read_header(view)
+    bound = msgspec.structs.replace(header, base_digest=bytes.fromhex(base_digest), digest=bytes.fromhex(digest))
+    return _with_header(bound, frame_sizes, [view[start:]])
+
+
+def _with_header(header: DeltaHeader, frame_sizes: Sequence[int], frames: Sequence[bytes | memoryview]) -> bytes:
+    raw = msgspec.msgpack.encode((header, list(frame_sizes)))
+    frame = zstandard.ZstdCompressor(level=1, write_checksum=True).compress(raw)
     return b"".join((PREFIX.pack(MAGIC, len(frame), len(raw)), frame, *frames))
 
 

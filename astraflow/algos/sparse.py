@@ -12,7 +12,7 @@ import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +51,17 @@ class SparseUpdate:
         return sum(len(tensor.positions) for tensor in self.tensors.values())
 
 
-def model_digest(tensors: Mapping[str, HostTensor], digests: Mapping[str, str]) -> str:
+class Described(Protocol):
+    """Anything that says what a tensor is: the tensor itself, or its entry in a manifest."""
+
+    @property
+    def dtype(self) -> str: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+
+def model_digest(tensors: Mapping[str, Described], digests: Mapping[str, str]) -> str:
     """One sha256 hex for a whole version: its tensors' names, dtypes, shapes and digests, in the order of names."""
     whole = hashlib.sha256()
     for name in sorted(tensors):
@@ -66,7 +76,7 @@ def as_integers(tensor: HostTensor) -> NDArray[Any]:
     return np.frombuffer(tensor.data, f"<u{ITEM_SIZES[tensor.dtype]}")
 
 
-def check_same_model(base: Mapping[str, HostTensor], new: Mapping[str, HostTensor]) -> None:
+def check_same_model(base: Mapping[str, Described], new: Mapping[str, Described]) -> None:
     """Raises WeightsError unless both have the same names, dtypes and shapes."""
     if missing := sorted(base.keys() ^ new.keys()):
         raise WeightsError(f"tensor {missing[0]} is in only one of two versions ({len(missing)} such tensors)")
@@ -147,6 +157,23 @@ def check_chain(updates: Sequence[SparseUpdate]) -> None:
                 f"an update to version {before.version} ({before.digest[:12]}) is followed by one from "
                 f"{after.base_version} ({after.base_digest[:12]})"
             )
+
+
+def combine(pieces: Sequence[SparseUpdate]) -> SparseUpdate:
+    """The pieces of one update, each with other tensors, as one.
+
+    Raises: WeightsError if they aren't pieces of the same update, or two have the same tensor.
+    """
+    first = pieces[0]
+    tensors: dict[str, SparseTensor] = {}
+    for piece in pieces:
+        ends = (piece.base_version, piece.version, piece.base_digest, piece.digest)
+        if ends != (first.base_version, first.version, first.base_digest, first.digest):
+            raise WeightsError(f"pieces of version {first.version} and of version {piece.version} are mixed up")
+        if twice := tensors.keys() & piece.tensors.keys():
+            raise WeightsError(f"tensor {min(twice)} is in two pieces of version {first.version}")
+        tensors |= piece.tensors
+    return SparseUpdate(first.base_version, first.version, first.base_digest, first.digest, tensors)
 
 
 def merge(updates: Sequence[SparseUpdate]) -> SparseUpdate:

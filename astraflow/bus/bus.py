@@ -226,10 +226,13 @@ class Bus:
         return await self._logs.purge(stream, below_sequence=below_sequence, subject=subject)
 
     async def put_parts(
-        self, stream: str, subject: str, data: memoryview | bytes, *, msg_prefix: str
+        self, stream: str, subject: str, data: memoryview | bytes, *, msg_prefix: str, deadline_s: float | None = None
     ) -> tuple[PartRef, ...]:
-        """Store bytes as parts under `subject`.<digest>; returns when all are stored."""
-        return await self._parts.put(stream, subject, data, msg_prefix=msg_prefix)
+        """Store bytes as parts under `subject`.<digest>; returns when all are stored.
+
+        Raises: BusError if one of them isn't stored within `deadline_s` of its turn (None = try for ever), or can't be.
+        """
+        return await self._parts.put(stream, subject, data, msg_prefix=msg_prefix, deadline_s=deadline_s)
 
     async def get_parts(self, stream: str, subject: str, parts: Sequence[PartRef]) -> bytearray:
         """The bytes of `parts`, concatenated and verified. Raises WeightsError naming a missing or damaged part."""

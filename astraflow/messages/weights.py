@@ -64,6 +64,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     places: tuple[Place, ...] = ()  # where else the payload is; readers try them in this order, then the log
     parts_stored: bool = True  # False: the parts only say what the payload must be, the log doesn't hold them
     changed_elements: int = -1  # of a delta: elements that differ from its base; -1 = not told
+    pieces: tuple[int, ...] = ()  # bytes of each rank's piece of the payload; () = one piece
+    published_at: float = 0.0  # unix seconds, when the weights were there to be published
 
 
 class VersionStep(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from astraflow.actors.policy import actor as policy
 from astraflow.actors.rollout import actor as rollout
 from astraflow.actors.weights.follower import WeightFollower
 from astraflow.actors.weights.publisher import WeightPublisher
+from astraflow.algos.sparse import as_integers
 from astraflow.bus import Bus, EmbeddedServer
 from astraflow.errors import WeightsError
 from astraflow.messages import Event, Head, MemberState
@@ -94,8 +95,10 @@ async def test_a_damaged_copy_in_memory_is_replaced_by_a_full(nats_server: Embed
         head = await weights.head_of(ctx.bus)
         with pytest.raises(WeightsError):
             await follower.advance(head)
-        follower.reset()
-        assert set(await follower.advance(head)) == {"moving", "still"}
+        follower.behind.clear()
+        await follower.advance(head, afresh=True)
+        changes = follower.behind.changes(follower.shadow)
+        assert {name: len(as_integers(tensor)) for name, tensor in changes.items()} == {"moving": 65536, "still": 100}
         assert weights.same(follower.shadow.tensors, weights.version(2))
 
 
@@ -115,7 +118,9 @@ async def test_a_full_whose_delta_is_damaged_leaves_the_old_version(
         }
         manifest = msgspec.structs.replace(manifests[4], parts=manifests[2].parts)  # a delta of another base
         ack = await ctx.bus.publish(subject, manifest, msg_id="damaged")
-        with pytest.raises(WeightsError):
-            await follower.advance(msgspec.structs.replace(head, manifest_sequence=ack.sequence))
+        damaged = msgspec.structs.replace(head, manifest_sequence=ack.sequence)
+        await ctx.bus.kv_put("head.solver", damaged)
+        with pytest.raises(WeightsError, match="delta of version 4 leads to version 2"):
+            await follower.advance(damaged)
         assert follower.shadow is not None
         assert weights.same(follower.shadow.tensors, weights.version(0))

@@ -106,10 +106,18 @@ DATAFLOW_BUFFERED_GROUPS = _metric("dataflow.buffered_groups", "groups", "comple
 
 # kind weights, from the trainer (publish) and the policy replicas (apply); version is set.
 WEIGHTS_PUBLISH_S = _metric("weights.publish_s", "s", "from export to the head being written")
-WEIGHTS_BYTES = _metric("weights.bytes", "B", "payload of the version on the wire")
+WEIGHTS_ENCODE_S = _metric("weights.encode_s", "s", "of it: finding, packing and hashing what changed")
+WEIGHTS_BYTES = _metric("weights.bytes", "B", "payload of the version on the wire: delta, or full if there is no delta")
+WEIGHTS_FULL_BYTES = _metric("weights.full_bytes", "B", "payload of the full stored with this version; 0 = none")
+WEIGHTS_CHANGED = _metric("weights.changed", "1", "share of the model's elements that changed; 1 if it isn't known")
 WEIGHTS_APPLY_S = _metric("weights.apply_s", "s", "from seeing the head to generating with it")
-WEIGHTS_PAUSE_S = _metric("weights.pause_s", "s", "how long decoding stood still for the swap")
+WEIGHTS_TRANSFER_S = _metric("weights.transfer_s", "s", "of it: planning and fetching")
+WEIGHTS_VERIFY_S = _metric("weights.verify_s", "s", "of it: decoding, applying to the shadow, verifying digests")
+WEIGHTS_PREPARE_S = _metric("weights.prepare_s", "s", "of it: collecting and converting new values beside decoding")
+WEIGHTS_PAUSE_S = _metric("weights.pause_s", "s", "of it: how long decoding stood still for the swap")
+WEIGHTS_FETCHED_BYTES = _metric("weights.fetched_bytes", "B", "payloads that the replica fetched to get there")
 WEIGHTS_LAG_VERSIONS = _metric("weights.lag_versions", "versions", "head - serving version when the swap began")
+WEIGHTS_LAG_S = _metric("weights.lag_s", "s", "from the trainer's export to generating with it; both machines' clocks")
 
 # Gauges, in Member.gauges: how an actor is right now.
 POLICY_TOKENS_PER_S = _metric("policy.tokens_per_s", "tokens/s", "sampled tokens per second, recently")
@@ -117,6 +125,11 @@ POLICY_RUNNING = _metric("policy.running", "requests", "in a slot")
 POLICY_WAITING = _metric("policy.waiting", "requests", "accepted, not in a slot yet")
 POLICY_SLOTS = _metric("policy.slots", "requests", "capacity")
 POLICY_VERSION = _metric("policy.version", "version", "serving")
+POLICY_LAG_VERSIONS = _metric("policy.lag_versions", "versions", "newest loadable - serving")
+POLICY_LAG_S = _metric("policy.lag_s", "s", "since when a newer version than the one served is loadable")
+POLICY_WANTS_FULL = _metric(
+    "policy.wants_full", "sequence", "newest full that it can't use; the trainer publishes another one"
+)
 ROLLOUT_RUNNING = _metric("rollout.running", "episodes", "in work")
 ROLLOUT_SLOTS = _metric("rollout.slots", "episodes", "capacity")
 ROLLOUT_CONTINUED = _metric("rollout.continued", "requests", "attempts continued elsewhere or sent again, so far")

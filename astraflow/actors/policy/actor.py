@@ -13,26 +13,25 @@ import time
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.handover import start_work
 from astraflow.actors.base.metrics import (
+    POLICY_LAG_S,
+    POLICY_LAG_VERSIONS,
     POLICY_RUNNING,
     POLICY_SLOTS,
     POLICY_TOKENS_PER_S,
     POLICY_VERSION,
     POLICY_WAITING,
-    WEIGHTS,
-    WEIGHTS_APPLY_S,
-    WEIGHTS_LAG_VERSIONS,
-    WEIGHTS_PAUSE_S,
     bus_gauges,
 )
 from astraflow.actors.base.screening import fault_of_request
 from astraflow.actors.policy.cohorts import Cohorts
-from astraflow.actors.policy.load import load, refused
+from astraflow.actors.policy.load import load
 from astraflow.actors.policy.reply_stream import ReplyStream
+from astraflow.actors.policy.updates import Updates
 from astraflow.actors.weights.follower import WeightFollower, follow_heads
 from astraflow.bus import Delivery
 from astraflow.engines.base import EngineRequest, PolicyEngine, TokenStream
-from astraflow.errors import EngineError, WeightsError
-from astraflow.messages import Decoded, GenCancel, GenRequest, Head, MemberState, Metrics
+from astraflow.errors import EngineError
+from astraflow.messages import Decoded, GenCancel, GenRequest, Head, MemberState
 
 REPORT_EVERY_S = 1.0
 AGAIN_S = 1.0  # a second delivery of a request that isn't accepted yet comes back after this
@@ -54,8 +53,7 @@ class Replica:
     def __init__(self, ctx: ActorContext, engine: PolicyEngine, weights: WeightFollower, head: Head) -> None:
         self._ctx = ctx
         self._engine = engine
-        self._weights = weights
-        self._stale: set[str] = set()  # tensors in which the engine is behind the shadow
+        self._updates = Updates(ctx, engine, weights, self._between_cohorts)
         self._slots = ctx.policy_section.engine.slots
         self._streams: dict[str, ReplyStream] = {}  # by engine request id
         self._held = 0  # deliveries taken and not finished
@@ -63,6 +61,7 @@ class Replica:
         self._served = asyncio.Condition()
         self.version = head.version
         self._head: Head | None = None  # the newest that is known; None: the watch hasn't told yet
+        self._behind_since = 0.0  # monotonic: when the first head newer than what is served was seen; 0: none
         self._cohorts = self._make_cohorts() if ctx.config.run.deterministic else None
 
     def _make_cohorts(self) -> Cohorts:
@@ -70,6 +69,9 @@ class Replica:
             await self._ctx.bus.event("warning", "not-repeatable", text)
 
         return Cohorts(patience_s=2 * self._ctx.config.bus.ack_wait_s, tell=tell)
+
+    def _between_cohorts(self) -> contextlib.AbstractAsyncContextManager[None]:
+        return self._cohorts.between() if self._cohorts is not None else contextlib.nullcontext()
 
     async def pull(self, group: asyncio.TaskGroup) -> None:
         """Take requests for ever: never more than there are free slots, and none while the weights are too old."""
@@ -92,6 +94,10 @@ class Replica:
         """Whether the weights are new enough to serve, as far as is known."""
         lag = self._ctx.policy_section.engine.max_replica_lag
         return self._head is not None and self._head.version - self.version <= lag
+
+    @property
+    def _lag_versions(self) -> int:
+        return max(0, self._head.version - self.version) if self._head is not None else 0
 
     async def _until_current(self) -> None:
         self._say()
@@ -230,6 +236,8 @@ class Replica:
             async for head in follow_heads(self._ctx.bus, self._ctx.policy):
                 latest[:] = [head]
                 newest.set()
+                if head.version > self.version and not self._behind_since:
+                    self._behind_since = time.monotonic()
                 async with self._served:
                     self._head = head
                     self._served.notify_all()
@@ -244,52 +252,14 @@ class Replica:
                     await self._update(latest[0])
 
     async def _update(self, head: Head) -> None:
-        started = time.monotonic()
-        pause_s = await self._swap(head)
-        if pause_s is None:
+        served = await self._updates.to(head, serving=self.version)
+        if served is None:
             return
-        lag = head.version - self.version
         async with self._served:
-            self.version = head.version
+            self.version = served.version
+            self._behind_since = time.monotonic() if self._lag_versions else 0.0
             self._served.notify_all()
         self._say()
-        values = {
-            WEIGHTS_APPLY_S: time.monotonic() - started,
-            WEIGHTS_PAUSE_S: pause_s,
-            WEIGHTS_LAG_VERSIONS: float(lag),
-        }
-        await self._ctx.bus.metrics(
-            Metrics(
-                kind=WEIGHTS,
-                at=time.time(),
-                values=dict(values),
-                policy=self._ctx.policy,
-                step=head.step,
-                version=head.version,
-                labels={"actor": self._ctx.name},
-            )
-        )
-
-    async def _swap(self, head: Head) -> float | None:
-        """Put the head's version in place; returns the pause in seconds, None if it was refused twice.
-
-        The second time it is read from a full on, without what is in memory: either may be what is damaged.
-        """
-        for next_step in ("it is read again, from a full version on", "the old version serves until the next one"):
-            try:
-                self._stale |= set(await self._weights.advance(head))
-                shadow = self._weights.shadow
-                assert shadow is not None
-                changed = {name: shadow.tensors[name] for name in self._stale}
-                async with self._cohorts.between() if self._cohorts else contextlib.nullcontext():
-                    pause_s = await self._engine.swap(head.version, changed)
-            except WeightsError as exc:
-                self._weights.reset()
-                await refused(self._ctx, head, f"{exc}; {next_step}")
-            else:
-                self._stale.clear()
-                return pause_s
-        return None
 
     async def cancels(self) -> None:
         """End requests whose requesters no longer want them."""
@@ -323,6 +293,8 @@ class Replica:
                 (POLICY_WAITING, load.queued),
                 (POLICY_SLOTS, load.slots),
                 (POLICY_VERSION, self.version),
+                (POLICY_LAG_VERSIONS, self._lag_versions),
+                (POLICY_LAG_S, time.monotonic() - self._behind_since if self._behind_since else 0.0),
             ):
                 self._ctx.gauge(name, value)
             self._ctx.gauges.update(bus_gauges(self._ctx.bus.counters))

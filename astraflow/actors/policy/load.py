@@ -1,10 +1,12 @@
-"""How a policy replica gets its first weights, and says that it can't use some. It serves nothing."""
+"""How a policy replica gets its first weights. It serves nothing."""
 
 import asyncio
 from collections.abc import Mapping
 from contextlib import aclosing
 
 from astraflow.actors.base.context import ActorContext
+from astraflow.actors.base.metrics import POLICY_WANTS_FULL
+from astraflow.actors.policy.updates import refused
 from astraflow.actors.weights.follower import WeightFollower, follow_heads
 from astraflow.algos.tensors import HostTensor
 from astraflow.engines.base import PolicyEngine
@@ -22,13 +24,17 @@ async def load(ctx: ActorContext, weights: WeightFollower) -> tuple[PolicyEngine
             ctx.waits_for("")
             try:
                 files = await weights.files(head)
-                tensors = await weights.advance(head)
+                head = (await weights.advance(head)).head
             except WeightsError as exc:
-                weights.reset()
-                await refused(ctx, head, f"{exc}; the next version is waited for")
+                ctx.gauge(POLICY_WANTS_FULL, head.full_manifest_sequence)
+                await refused(ctx, head, f"{exc}; the next version is waited for, and a full of this one asked for")
                 ctx.waits_for(f"weights of {ctx.policy} after version {head.version}, which can't be read")
                 continue
-            return await _started(ctx, files, tensors, head), head
+            ctx.gauges.pop(POLICY_WANTS_FULL, None)
+            assert weights.shadow is not None
+            engine = await _started(ctx, files, weights.shadow.tensors, head)
+            weights.behind.clear()
+            return engine, head
     raise AssertionError("heads are followed for ever")
 
 
@@ -42,9 +48,3 @@ async def _started(
         await engine.stop()
         raise
     return engine
-
-
-async def refused(ctx: ActorContext, head: Head, why: str) -> None:
-    """Tell that a version can't be used, and what comes next."""
-    ctx.last_error = why
-    await ctx.bus.event("warning", "version-refused", f"version {head.version} of {head.policy}: {why}")

@@ -36,6 +36,7 @@ from astraflow.actors.base.metrics import (
 )
 from astraflow.actors.base.owned_key import OwnedKey
 from astraflow.actors.trainer.checkpoints import TrainerState
+from astraflow.actors.trainer.publishing import Job, Publishing
 from astraflow.actors.trainer.resume import Resumed, last_progress, progress_key, publish_frozen, resume
 from astraflow.actors.weights.publisher import RECENT_VERSIONS, WeightPublisher
 from astraflow.actors.weights.store import FullStore, full_store
@@ -59,7 +60,7 @@ class Trainer:
         self._section = section
         self._learner: Learner = resumed.learner
         self._thread = resumed.thread
-        self._publisher = publisher
+        self._publishing = Publishing(ctx, publisher)
         self._epoch = resumed.epoch
         self._state = resumed.state
         self._durable = resumed.state
@@ -69,7 +70,6 @@ class Trainer:
         self._trained = resumed.trained
         self._progress = OwnedKey(ctx.bus, progress_key(ctx.policy))
         self._bad_steps = 0
-        self._publishing: asyncio.Task[None] | None = None
 
     @property
     def done(self) -> bool:
@@ -80,6 +80,14 @@ class Trainer:
         """Publish the starting version, then consume batches until done or stopped; never stops inside a step."""
         await self._tell_progress()  # of this epoch, before anything else is done in it
         await self._publish(group)
+        requests = group.create_task(self._publishing.answer_requests())
+        try:
+            await self._train(group)
+            await self.published()
+        finally:
+            requests.cancel()
+
+    async def _train(self, group: asyncio.TaskGroup) -> None:
         self._ctx.set_state(MemberState.READY)
         stream = self._ctx.bus.topology.samples(self._ctx.policy)
         async with aclosing(self._ctx.bus.read_log(stream, cursor=self._state.cursor)) as entries:
@@ -155,27 +163,23 @@ class Trainer:
             )
 
     async def _publish(self, group: asyncio.TaskGroup) -> None:
-        """Start publishing the current weights, once the previous publish is through."""
-        await self.published()
+        """Start publishing the current weights, once the previous publish is through, or has failed."""
         await self._lease.held()
         tensors = await self._thread(self._learner.export)
         state = self._state
-        self._publishing = group.create_task(
-            self._publisher.publish(
-                tensors,
-                self._learner.model_files(),
-                version=state.version,
-                step=state.step,
-                batch=state.batch,
-                finished=self.done,
-            )
+        job = Job(
+            tensors=tensors,
+            files=self._learner.model_files(),
+            version=state.version,
+            step=state.step,
+            batch=state.batch,
+            finished=self.done,
         )
+        await self._publishing.start(job, group)
 
     async def published(self) -> None:
-        """Wait for the publish in flight."""
-        if self._publishing is not None:
-            await self._publishing
-            self._publishing = None
+        """Wait until the newest version is published."""
+        await self._publishing.done()
 
     async def checkpoint(self) -> None:
         """Make the position durable and tell whoever purges."""
@@ -322,7 +326,6 @@ async def _train(ctx: ActorContext, section: TrainerSection, held: HeldLease, fu
     try:
         async with asyncio.TaskGroup() as publishing:
             await trainer.train(publishing)
-            await trainer.published()
             await trainer.checkpoint()
             if trainer.done:
                 await trainer.finish()

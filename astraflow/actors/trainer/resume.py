@@ -141,7 +141,9 @@ async def _from_bus(
     """The newest version on the bus, with a cold optimizer: no checkpoint is on this machine."""
     follower = WeightFollower(ctx.bus, ctx.policy)
     files = await follower.files(head)
-    tensors = await follower.advance(head)
+    head = (await follower.advance(head)).head
+    assert follower.shadow is not None
+    tensors = follower.shadow.tensors
     model = folder / "model-from-bus"
     await asyncio.to_thread(_replace_model, model, files, tensors)
     text = f"no checkpoint of {ctx.policy} here: resumed version {head.version} from the bus with a cold optimizer"

@@ -18,6 +18,7 @@ from astraflow.actors.base.metrics import (
     LABEL_SET,
     TRAIN,
     TRAIN_SKIPPED,
+    WEIGHTS,
 )
 from astraflow.actors.view.lines import EpisodeLine
 from astraflow.messages import Metrics
@@ -41,6 +42,7 @@ class PolicyHistory:
     skipped: dict[int, Metrics] = field(default_factory=dict)  # by batch: it made no step, so its step is another's
     flow: dict[int, Metrics] = field(default_factory=dict)  # kind dataflow, by batch
     evals: dict[str, dict[int, EvalPoint]] = field(default_factory=dict)  # by set, then step
+    weights: dict[str, float] = field(default_factory=dict)  # newest value of each metric of kind weights
 
     def series(self, name: str, *, flow: bool = False) -> list[tuple[int, float]]:
         """(step, value) in order of steps, or (batch, value) of dataflow's metrics; only where the value is known."""
@@ -76,6 +78,8 @@ class History:
                 size=int(size),
             )
             self.of(metrics.policy).evals.setdefault(metrics.labels.get(LABEL_SET, ""), {})[metrics.step] = point
+        elif metrics.kind == WEIGHTS:
+            self.of(metrics.policy).weights |= {k: v for k, v in metrics.values.items() if math.isfinite(v)}
         elif metrics.kind == TRAIN and metrics.values.get(TRAIN_SKIPPED):
             self.of(metrics.policy).skipped[metrics.batch] = metrics
         elif metrics.kind in (TRAIN, DATAFLOW):

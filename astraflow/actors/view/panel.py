@@ -9,7 +9,7 @@ from rich.text import Text
 
 from astraflow.actors.view.run import RunView
 from astraflow.actors.view.status import PolicyStatus, policy_status
-from astraflow.actors.view.wording import amount, change, clock, counts, duration, sparkline
+from astraflow.actors.view.wording import amount, change, clock, counts, duration, sparkline, weights_sentence
 from astraflow.messages import Event, MemberState
 
 WAITS_SHOWN = 5
@@ -55,6 +55,8 @@ def _policy(view: RunView, name: str) -> RenderableType:
             label, values = "reward", change(first.reward, last.reward)
         grid.add_row("", _labelled(label, values, f"{set_name}, step {last.step}"))
     grid.add_row("", _engine(status))
+    if sentence := weights_sentence(status.weights):
+        grid.add_row("", Text(f"weights {sentence}", style=QUIET))
     return grid
 
 

@@ -12,7 +12,7 @@ import msgspec
 from astraflow.actors.base.metrics import TRAIN_STALENESS_MAX, TRAIN_STALENESS_MEAN
 from astraflow.actors.view.history import EvalPoint
 from astraflow.actors.view.run import RunView, Wait
-from astraflow.actors.view.wording import amount, change, clock, counts, duration
+from astraflow.actors.view.wording import amount, change, clock, counts, duration, weights_sentence
 from astraflow.bus import Bus
 from astraflow.errors import ConfigError
 from astraflow.messages import Event, Member, Metrics
@@ -42,6 +42,7 @@ class PolicyStatus(msgspec.Struct, frozen=True, kw_only=True):
     eval: dict[str, tuple[EvalPoint, EvalPoint]]  # by set: first and newest
     ledger: dict[str, int]
     untrained: tuple[str, ...]  # sentences on the last groups that weren't trained, newest last
+    weights: dict[str, float]  # newest value of each metric of kind weights
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,6 +143,7 @@ def policy_status(view: RunView, name: str) -> PolicyStatus:
         eval={set_name: points for set_name, points in ends.items() if points},
         ledger=dict(view.ledgers[name].counts) if name in view.ledgers else {},
         untrained=view.ledgers[name].notes if name in view.ledgers else (),
+        weights=dict(history.weights),
     )
 
 
@@ -184,6 +186,8 @@ def _policy_lines(name: str, policy: PolicyStatus) -> list[str]:
         lines.append(f"  reward {policy.reward:.2f}, newest")
     if policy.staleness_mean is not None and policy.staleness_max is not None:
         lines.append(f"  staleness mean {policy.staleness_mean:.2f}, max {policy.staleness_max:.0f} steps")
+    if sentence := weights_sentence(policy.weights):
+        lines.append(f"  weights {sentence}")
     for set_name, (first, last) in policy.eval.items():
         lines.append(f"  {set_name}: correct {change(first.correct, last.correct)} (step {first.step} → {last.step})")
     if policy.ledger:

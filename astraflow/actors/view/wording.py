@@ -2,6 +2,14 @@
 
 import math
 import time
+from collections.abc import Mapping
+
+from astraflow.actors.base.metrics import (
+    WEIGHTS_BYTES,
+    WEIGHTS_CHANGED,
+    WEIGHTS_LAG_S,
+    WEIGHTS_PAUSE_S,
+)
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 
@@ -41,6 +49,19 @@ def counts(numbers: dict[str, int]) -> str:
     """{"ok": 1200, "infra": 2} → "ok 1,200, infra 2", the largest first, without zeros; "none" if nothing is left."""
     rows = sorted(((count, name) for name, count in numbers.items() if count), key=lambda row: (-row[0], row[1]))
     return ", ".join(f"{name} {count:,}" for count, name in rows) or "none"
+
+
+def weights_sentence(values: Mapping[str, float]) -> str:
+    """Metrics of kind weights as "1.3 % changed, 2.49 MB; served 0.8 s after the step, pause 21 ms"; "" without any."""
+    parts = []
+    if WEIGHTS_BYTES in values:
+        changed = values.get(WEIGHTS_CHANGED, 1.0)
+        parts.append(f"{'full' if changed == 1 else f'{changed:.1%} changed'}, {values[WEIGHTS_BYTES] / 1e6:.3g} MB")
+    if WEIGHTS_PAUSE_S in values:
+        lag = values.get(WEIGHTS_LAG_S)
+        served = "" if lag is None else f"served {duration(lag)} after the step, "
+        parts.append(f"{served}pause {1e3 * values[WEIGHTS_PAUSE_S]:.0f} ms")
+    return "; ".join(parts)
 
 
 def clock(at: float) -> str:

@@ -64,19 +64,19 @@ async def head_of(bus: Bus, policy: str) -> Head | None:
 
 
 async def retained(bus: Bus, policy: str) -> list[Retained]:
-    """Every version whose manifest the policy's log holds, oldest first."""
+    """Every version whose manifest the policy's log holds, oldest first; one with delta and full is there twice."""
     stream, subject = bus.topology.weights(policy), bus.topology.manifest(policy)
     found: list[Retained] = []
-    built: dict[int, tuple[int, int]] = {}  # sequence of a manifest → (of its full, elements of the model)
+    built: dict[int, tuple[int, int]] = {}  # version → (sequence of its newest full, elements of the model)
     sequence = (await bus.log_state(stream)).first_sequence
     while (entry := await bus.next_entry(stream, subject, start=sequence)) is not None:
         sequence, manifest = entry.sequence + 1, entry.message
         assert isinstance(manifest, Manifest), "admitted as one"
         if manifest.kind is VersionKind.FULL:
-            built[entry.sequence] = (entry.sequence, sum(math.prod(tensor.shape) for tensor in manifest.tensors))
-        elif manifest.base_sequence in built:
-            built[entry.sequence] = built[manifest.base_sequence]
-        full, elements = built.get(entry.sequence, (None, 0))
+            built[manifest.version] = (entry.sequence, sum(math.prod(tensor.shape) for tensor in manifest.tensors))
+        elif manifest.base_version in built:
+            built[manifest.version] = built[manifest.base_version]
+        full, elements = built.get(manifest.version, (None, 0))
         at = entry.envelope.sent_at
         found.append(
             Retained(manifest=manifest, sequence=entry.sequence, published_at=at, full=full, elements=elements)
@@ -89,7 +89,7 @@ def chosen(versions: Sequence[Retained], number: int | None, *, policy: str) -> 
     for each in reversed(versions):
         if number in (None, each.manifest.version):
             return each
-    known = ", ".join(str(each.manifest.version) for each in versions) or "none"
+    known = ", ".join(dict.fromkeys(str(each.manifest.version) for each in versions)) or "none"
     raise ConfigError(f"version {number} of {policy} isn't retained; there are {known}")
 
 
@@ -102,11 +102,11 @@ async def verify(bus: Bus, policy: str, versions: Sequence[Retained]) -> AsyncIt
             faults += [fault for fault in (await reader.copies(each.manifest)).values() if fault]
         try:
             head = each.head()
-            if each.manifest.kind is VersionKind.FULL:
+            if is_full := each.manifest.kind is VersionKind.FULL:
                 await follower.files(head)
-            await follower.advance(head)
+            await follower.advance(head, afresh=is_full, exactly=True)
         except (WeightsError, MessageError) as exc:
-            follower.reset()
+            follower = WeightFollower(bus, policy)
             faults.append(str(exc))
         yield each, list(dict.fromkeys(faults))
 
@@ -115,9 +115,10 @@ async def export(bus: Bus, version: Retained, target: Path) -> None:
     """Write a version as a Hugging Face folder. Raises WeightsError; ConfigError if `target` is there or can't be."""
     follower, head = WeightFollower(bus, version.manifest.policy), version.head()
     files = await follower.files(head)
-    tensors = await follower.advance(head)
+    await follower.advance(head, exactly=True)
+    assert follower.shadow is not None
     try:
-        await asyncio.to_thread(_write, target, files, tensors)
+        await asyncio.to_thread(_write, target, files, follower.shadow.tensors)
     except OSError as exc:
         raise ConfigError(f"{target} can't be written: {exc.strerror or exc}") from exc
 

@@ -1,23 +1,26 @@
 """The replica's side of the weights: follow the head and keep a verified copy of the newest version in host memory.
 
-It plans the cheapest path from what it has (a chain of deltas, else the newest full and the deltas since), and never
-touches an engine. Invariant: `shadow` always holds one whole, verified version; what can't be read or verified raises
-WeightsError and leaves it as it was.
+It never touches an engine, but remembers in which elements one may be behind (`behind`).
+Invariant: `shadow` always holds one whole, verified version; what can't be read or verified raises WeightsError and
+leaves it as it was.
 """
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, Mapping
+import time
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from astraflow.actors.weights.payload import unpack_full
+from astraflow.actors.weights.payload import split_payload, unpack_full
+from astraflow.actors.weights.plan import Path, plan
 from astraflow.actors.weights.reader import PayloadReader
+from astraflow.algos.changes import Behind
 from astraflow.algos.delta import decode
 from astraflow.algos.shadow import Shadow, apply_chain
-from astraflow.algos.tensors import HostTensor
+from astraflow.algos.sparse import SparseUpdate, check_same_model, combine
 from astraflow.bus import Bus
-from astraflow.errors import WeightsError
+from astraflow.errors import MessageError, WeightsError
 from astraflow.messages import FileEntry, Head, Manifest, VersionKind
 
 
@@ -37,60 +40,99 @@ async def first_head(bus: Bus, policy: str) -> Head:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Path:
-    """How to get to a version: perhaps a full first, then deltas, oldest first."""
+class Advance:
+    """How a shadow came to a head."""
 
-    full: Manifest | None
-    deltas: list[Manifest]
+    head: Head  # the one asked for, or a newer one
+    published_at: float  # unix seconds; 0: not known
+    fetched_bytes: int
+    transfer_s: float
+    verify_s: float  # decoding and applying included
 
 
 class WeightFollower:
-    """One policy's weights, as of the last head that it advanced to."""
+    """One policy's weights, as of the last head that it advanced to.
+
+    Attributes:
+        shadow: None until the first advance.
+        behind: where a copy of the model may differ from the shadow; who has made it equal clears this.
+    """
 
     def __init__(self, bus: Bus, policy: str) -> None:
         self._bus = bus
+        self._policy = policy
         self._stream = bus.topology.weights(policy)
         self._reader = PayloadReader(bus, policy)
-        self.shadow: Shadow | None = None  # None until the first advance
+        self.shadow: Shadow | None = None
+        self.behind = Behind()
 
-    async def advance(self, head: Head) -> Mapping[str, HostTensor]:
-        """Move the shadow to `head`; returns the tensors that changed, as views of the shadow.
+    async def advance(self, head: Head, *, afresh: bool = False, exactly: bool = False) -> Advance:
+        """Move the shadow to `head`, or to a newer one if parts were purged meanwhile.
+
+        Args:
+            afresh: don't trust the shadow: start from a full, and everything counts as changed.
+            exactly: not to a newer one.
 
         Raises: WeightsError if a part or manifest is gone or damaged, or the version does not fit the model.
         """
-        path = await self._plan(head)
+        while True:
+            try:
+                return await self._advance(head, afresh=afresh)
+            except WeightsError:
+                newer = await self._bus.kv_get(f"head.{self._policy}")
+                if exactly or newer is None or not isinstance(newer.message, Head) or not _later(newer.message, head):
+                    raise
+                head = newer.message
+
+    async def _advance(self, head: Head, *, afresh: bool) -> Advance:
+        started = time.monotonic()
+        have = None if afresh or self.shadow is None else self.shadow.version
+        if have is not None and have >= head.version:  # told twice, or late
+            return Advance(head=head, published_at=0.0, fetched_bytes=0, transfer_s=0.0, verify_s=0.0)
+        path = await plan(head, have, self._read)
         payloads = [await self._reader.payload(manifest) for manifest in path.deltas]
-        if path.full is None:
-            assert self.shadow is not None, "deltas need a base"
-            return await asyncio.to_thread(_apply, payloads, self.shadow)
-        payload = await self._reader.payload(path.full)
-        self.shadow = await asyncio.to_thread(_rebuilt, path.full, payload, payloads)
-        return self.shadow.tensors
+        full = bytearray() if path.full is None else await self._reader.payload(path.full)
+        fetched = time.monotonic()
+        newest = path.deltas[-1] if path.deltas else path.full
+        if path.full is not None:
+            new = await asyncio.to_thread(_rebuilt, path, full, payloads)
+            await self._replace(new, afresh=afresh)
+        elif path.deltas:
+            assert self.shadow is not None, "a chain starts from the shadow"
+            updates = await asyncio.to_thread(_apply, path.deltas, payloads, self.shadow)
+            self.behind.add(updates)
+        return Advance(
+            head=head,
+            published_at=newest.published_at if newest is not None else 0.0,
+            fetched_bytes=path.size_bytes,
+            transfer_s=fetched - started,
+            verify_s=time.monotonic() - fetched,
+        )
 
-    def reset(self) -> None:
-        """Forget the shadow: the next `advance` starts from a full version, and all tensors count as changed."""
-        self.shadow = None
+    async def _replace(self, new: Shadow, *, afresh: bool) -> None:
+        old = self.shadow
+        if old is not None:
+            check_same_model(old.tensors, new.tensors)  # an engine couldn't see that a tensor is missing
+        self.shadow = new
+        if afresh or old is None:
+            self.behind.add_whole(new.tensors)
+        else:
+            await asyncio.to_thread(self.behind.add_difference, old, new)
 
-    async def _plan(self, head: Head) -> _Path:
-        have = -1 if self.shadow is None else self.shadow.version
-        manifest = await self._manifest(head.manifest_sequence)
-        deltas: list[Manifest] = []
-        while manifest.kind is VersionKind.DELTA:
-            deltas.insert(0, manifest)
-            if manifest.base_version == have:
-                return _Path(full=None, deltas=deltas)
-            manifest = await self._manifest(manifest.base_sequence)
-        return _Path(full=manifest, deltas=deltas)
-
-    async def _manifest(self, sequence: int) -> Manifest:
-        entry = await self._bus.log_entry(self._stream, sequence)
-        if entry is None or not isinstance(entry.message, Manifest):
-            raise WeightsError(f"the manifest at {sequence} of {self._stream} is gone; a newer head will come")
-        return entry.message
+    async def _read(self, sequence: int) -> Manifest | None:
+        try:
+            entry = await self._bus.log_entry(self._stream, sequence)
+        except MessageError as exc:
+            raise WeightsError(f"the manifest at {sequence} of {self._stream} can't be read: {exc}") from exc
+        if entry is not None and not isinstance(entry.message, Manifest):
+            raise WeightsError(f"there is no manifest at {sequence} of {self._stream}")
+        return entry.message if entry is not None else None
 
     async def files(self, head: Head) -> dict[str, bytes]:
         """config.json, tokenizer and chat template, verified; they travel with the newest full."""
-        manifest = await self._manifest(head.full_manifest_sequence)
+        manifest = await self._read(head.full_manifest_sequence)
+        if manifest is None:
+            raise WeightsError(f"the full that version {head.version} of {self._policy} starts from is gone")
         return {entry.name: await self._file(manifest, entry) for entry in manifest.files}
 
     async def _file(self, manifest: Manifest, entry: FileEntry) -> bytes:
@@ -103,16 +145,29 @@ class WeightFollower:
         return data
 
 
-def _apply(payloads: list[bytearray], shadow: Shadow) -> Mapping[str, HostTensor]:
-    """Apply deltas, all or none; returns the tensors that changed. Blocking."""
-    updates = [decode(payload, shadow.tensors) for payload in payloads]
+def _later(newer: Head, than: Head) -> bool:
+    """Whether it is worth planning again."""
+    return newer.version >= than.version and newer != than
+
+
+def _apply(manifests: Sequence[Manifest], payloads: Sequence[bytearray], shadow: Shadow) -> list[SparseUpdate]:
+    """Apply deltas, all or none. Blocking."""
+    updates = []
+    for manifest, payload in zip(manifests, payloads, strict=True):
+        assert manifest.kind is VersionKind.DELTA, manifest
+        pieces = [decode(piece, shadow.tensors) for piece in split_payload(manifest, payload)]
+        updates.append(combine(pieces))
+        if updates[-1].version != manifest.version:
+            raise WeightsError(f"the delta of version {manifest.version} leads to version {updates[-1].version}")
     apply_chain(updates, shadow)
-    return {name: shadow.tensors[name] for update in updates for name in update.tensors}
+    return updates
 
 
-def _rebuilt(full: Manifest, payload: bytearray, deltas: list[bytearray]) -> Shadow:
+def _rebuilt(path: Path, payload: bytearray, deltas: Sequence[bytearray]) -> Shadow:
     """A shadow made of a full version and the deltas since. Blocking."""
+    full = path.full
+    assert full is not None
     shadow = Shadow(full.version, unpack_full(full, payload), {entry.name: entry.digest for entry in full.tensors})
     if deltas:
-        _apply(deltas, shadow)
+        _apply(path.deltas, deltas, shadow)
     return shadow

@@ -5,13 +5,12 @@ returns holds the whole payload, durably; what can't be put is told, and the log
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.weights.folder import FullFolder, file_name
-from astraflow.actors.weights.payload import Payload
 from astraflow.actors.weights.server import FullServer
 from astraflow.config import WeightsSection, host_and_port
 from astraflow.messages import Place
@@ -27,11 +26,14 @@ class FullStore:
         self._server = server
         self._complaint = ""
 
-    async def put(self, payload: Payload, *, epoch: int, version: int) -> tuple[Place, ...]:
-        """Store a full; where it can be read. Empty if it couldn't be stored: an event and `status` say why."""
-        name = file_name(epoch=epoch, version=version, digests=[entry.digest for entry in payload.entries])
+    async def put(self, data: memoryview, *, digests: Iterable[str], epoch: int, version: int) -> tuple[Place, ...]:
+        """Store a full whose tensors have these digests; where it can be read.
+
+        Empty if it couldn't be stored: an event and `status` say why.
+        """
+        name = file_name(epoch=epoch, version=version, digests=digests)
         try:
-            path = await asyncio.to_thread(self._folder.write, name, memoryview(payload.data))
+            path = await asyncio.to_thread(self._folder.write, name, data)
         except OSError as exc:
             await self._complain(
                 f"full version {version} of {self._ctx.policy} can't be written to {self._folder.path}: "

@@ -1,0 +1,113 @@
+"""How a replica's engine gets from one version to a newer one, and what is told about it.
+
+Everything but the engine's own copy happens beside decoding. It doesn't choose when (`actor.py`).
+Invariant: the engine serves one whole version; one that can't be used is refused, and the old one goes on serving. A
+full that can't be used is asked for again through the member record, which the trainer reads.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+
+from astraflow.actors.base.context import ActorContext
+from astraflow.actors.base.metrics import (
+    POLICY_WANTS_FULL,
+    WEIGHTS,
+    WEIGHTS_APPLY_S,
+    WEIGHTS_FETCHED_BYTES,
+    WEIGHTS_LAG_S,
+    WEIGHTS_LAG_VERSIONS,
+    WEIGHTS_PAUSE_S,
+    WEIGHTS_PREPARE_S,
+    WEIGHTS_TRANSFER_S,
+    WEIGHTS_VERIFY_S,
+)
+from astraflow.actors.weights.follower import Advance, WeightFollower
+from astraflow.engines.base import PolicyEngine
+from astraflow.errors import WeightsError
+from astraflow.messages import Head, Metrics
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Swapped:
+    """A version that is in place."""
+
+    advance: Advance
+    prepare_s: float
+    pause_s: float
+
+
+class Updates:
+    """Moves one engine along its policy's heads. Args: between: inside it the engine may change its weights."""
+
+    def __init__(
+        self,
+        ctx: ActorContext,
+        engine: PolicyEngine,
+        weights: WeightFollower,
+        between: Callable[[], AbstractAsyncContextManager[None]],
+    ) -> None:
+        self._ctx = ctx
+        self._engine = engine
+        self._weights = weights
+        self._between = between
+
+    async def to(self, head: Head, *, serving: int) -> Head | None:
+        """The head that the engine serves now: `head` or a newer one; None if it was refused twice."""
+        started = time.monotonic()
+        swapped = await self._swap(head)
+        if swapped is None:
+            return None
+        advance = swapped.advance
+        values = {
+            WEIGHTS_APPLY_S: time.monotonic() - started,
+            WEIGHTS_TRANSFER_S: advance.transfer_s,
+            WEIGHTS_VERIFY_S: advance.verify_s,
+            WEIGHTS_PREPARE_S: swapped.prepare_s,
+            WEIGHTS_PAUSE_S: swapped.pause_s,
+            WEIGHTS_FETCHED_BYTES: float(advance.fetched_bytes),
+            WEIGHTS_LAG_VERSIONS: float(advance.head.version - serving),
+        }
+        if advance.published_at:
+            values[WEIGHTS_LAG_S] = max(0.0, time.time() - advance.published_at)
+        await self._ctx.bus.metrics(
+            Metrics(
+                kind=WEIGHTS,
+                at=time.time(),
+                values=values,
+                policy=self._ctx.policy,
+                step=advance.head.step,
+                version=advance.head.version,
+                labels={"actor": self._ctx.name},
+            )
+        )
+        return advance.head
+
+    async def _swap(self, head: Head) -> _Swapped | None:
+        """The second time it is read from a full on, without what is in memory: either may be what is damaged."""
+        nexts = ("it is read again, from a full version on", "the old version serves, another full is asked for")
+        for afresh, next_step in zip((False, True), nexts, strict=True):
+            try:
+                advance = await self._weights.advance(head, afresh=afresh)
+                started = time.monotonic()
+                shadow = self._weights.shadow
+                assert shadow is not None
+                changes = await asyncio.to_thread(self._weights.behind.changes, shadow)
+                async with self._between():
+                    pause_s = await self._engine.swap(advance.head.version, changes)
+            except WeightsError as exc:
+                await refused(self._ctx, head, f"{exc}; {next_step}")
+            else:
+                self._weights.behind.clear()
+                self._ctx.gauges.pop(POLICY_WANTS_FULL, None)
+                return _Swapped(advance=advance, prepare_s=time.monotonic() - started - pause_s, pause_s=pause_s)
+        self._ctx.gauge(POLICY_WANTS_FULL, head.full_manifest_sequence)
+        return None
+
+
+async def refused(ctx: ActorContext, head: Head, why: str) -> None:
+    """Tell that a version can't be used, and what comes next."""
+    ctx.last_error = why
+    await ctx.bus.event("warning", "version-refused", f"version {head.version} of {head.policy}: {why}")
