@@ -31,19 +31,20 @@ async def read_runs(session: Session, region: str) -> dict[str, RunRecord]:
 
 
 async def find_homes(options: BusOptions) -> dict[str, str]:
-    """The home region of each run, in the JetStream domain that `options` name; none when it doesn't answer.
+    """The home region of each run, in the JetStream domain that `options` name; none when it doesn't answer now.
 
-    Raises BusError if the server of `options` can't be reached.
+    Raises DeniedError if the server of `options` doesn't let us in.
     """
-    session = await open_session(options, name="find-homes", epoch=0)
     try:
         async with asyncio.timeout(ANSWER_WITHIN_S):
-            names = [name.removeprefix(PREFIX) for name in await _stream_names(session) if name.startswith(PREFIX)]
-        return {run: home for run, _, home in (name.rpartition("_") for name in names)}
+            session = await open_session(options, name="find-homes", epoch=0)
+            try:
+                names = [name.removeprefix(PREFIX) for name in await _stream_names(session) if name.startswith(PREFIX)]
+            finally:
+                await session.close()
     except (LinkLostError, NoAnswerError, TimeoutError):
         return {}
-    finally:
-        await session.close()
+    return {run: home for run, _, home in (name.rpartition("_") for name in names)}
 
 
 async def forget_region(options: BusOptions, *, run: str, region: str) -> None:

@@ -8,10 +8,11 @@ from astraflow.actors.base.metrics import ROLLOUT_SLOTS
 from astraflow.actors.weights.follower import WeightFollower, follow_heads
 from astraflow.actors.weights.publisher import WeightPublisher
 from astraflow.bus import Bus
+from astraflow.bus.runs import find_homes
 from astraflow.errors import BusError
 from astraflow.messages import Member, MemberState, Progress
 from benchmarks.regions import FarRegion, far_region, versions
-from tests.support import eventually, make_episode, make_task
+from tests.support import eventually, kill, make_episode, make_task
 
 SLOTS = 3
 SPLIT = "p" * (1 << 20)  # over max_message_bytes
@@ -97,3 +98,17 @@ async def test_what_is_the_hub_s_to_write_is_refused_in_a_region_at_once(tmp_pat
         progress = Progress(policy="solver", consumed=1, step=1, version=1, epoch=1)
         with pytest.raises(BusError, match="can't be written in region eu, only at the run's hub"):
             await far.here.kv_put("progress.solver", progress)
+
+
+async def test_a_leaf_server_that_is_killed_and_started_again_goes_on(tmp_path: Path) -> None:
+    async with far_region(tmp_path) as far:
+        await far.here.publish(far.here.topology.episode("game"), make_episode("before", "game"), msg_id="before@0")
+        await kill(far.leaf)
+        assert await find_homes(far.leaf.options) == {}
+        await far.leaf.start()
+        await far.here.publish(far.here.topology.episode("game"), make_episode("after", "game"), msg_id="after@0")
+        await eventually(lambda: _recorded(far.hub.bus, {"before", "after"}), within_s=30)
+
+
+async def _recorded(home: Bus, tasks: set[str]) -> bool:
+    return {e.message.task_id async for e in home.read_log(home.topology.episodes, follow=False)} == tasks
