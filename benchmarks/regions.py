@@ -154,13 +154,15 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     line = {"delay_s": args.rtt_ms / 2000, "bytes_per_s": args.mbit * 1e6 / 8}
-    figures = [asyncio.run(measure(n, int(args.mb * 5e5), args.deltas, **line)) for n in args.replicas]
+    if not args.json:
+        print(f"{args.rtt_ms:g} ms, {args.mbit:g} Mbit/s; a delta changes {CHANGED:.0%} of the elements")  # noqa: T201
+    figures = []
+    for replicas in args.replicas:
+        figures.append(asyncio.run(measure(replicas, int(args.mb * 5e5), args.deltas, **line)))
+        if not args.json:
+            print("  ".join(f"{name} {value:.3f}" for name, value in figures[-1].items()), flush=True)  # noqa: T201
     if args.json:
         print(json.dumps(figures, indent=2))  # noqa: T201
-        return
-    print(f"{args.rtt_ms:g} ms, {args.mbit:g} Mbit/s; a delta changes {CHANGED:.0%} of the elements")  # noqa: T201
-    for row in figures:
-        print("  ".join(f"{name} {value:.2f}" for name, value in row.items()))  # noqa: T201
 
 
 if __name__ == "__main__":
