@@ -109,8 +109,9 @@ async def _serve(bus: Bus, served: "asyncio.Queue[int]") -> None:
     follower = WeightFollower(bus, "solver")
     async with contextlib.aclosing(follow_heads(bus, "solver")) as heads:
         async for head in heads:
-            await follower.advance(head)
-            await served.put(head.version)
+            if follower.shadow is None or follower.shadow.version < head.version:  # a reconnect tells it again
+                await follower.advance(head)
+                await served.put(head.version)
 
 
 async def measure(replicas: int, elements: int, deltas: int, *, delay_s: float, bytes_per_s: float) -> dict[str, float]:
