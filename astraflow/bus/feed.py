@@ -1,9 +1,11 @@
 """Messages of one subscription as they come in. It lives no longer than its session."""
 
 import asyncio
+import itertools
+import json
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from astraflow.bus.faults import LinkLostError
 from astraflow.errors import BusError
@@ -15,6 +17,10 @@ if TYPE_CHECKING:
     from astraflow.bus.session import Session
 
 
+HEARTBEAT = "100"
+OPEN_PULLS = 4  # the server fills pulls in order: an older one has ended, or never came
+
+
 class Feed:
     """Messages of one subscription, in order. Bounded by what was asked for (pulls) or by `bound` (core)."""
 
@@ -22,6 +28,8 @@ class Feed:
         self.subject = subject
         self.dropped = 0  # messages over the bound
         self.pulls_by = ""  # subject of the pull requests that it is the answer to; "" for core subscriptions
+        self._pull_numbers = itertools.count()
+        self._open_pulls: deque[str] = deque(maxlen=OPEN_PULLS)  # their reply subjects
         self._session = session
         self._bound = bound
         self._items: deque[Msg] = deque()
@@ -60,6 +68,29 @@ class Feed:
             finally:
                 self._waiter = None
         return self._items.popleft()
+
+    async def pull(self, request: dict[str, Any], *, alone: bool = False) -> None:
+        """Ask for messages; `alone` = what the pulls before it are answered no longer matters.
+
+        Each pull has a reply subject of its own, because one that reaches the server twice is answered twice.
+        """
+        if alone:
+            self._open_pulls.clear()
+        reply = f"{self.subject.removesuffix('.*')}.{next(self._pull_numbers)}"
+        self._open_pulls.append(reply)
+        await self._session.send(self.pulls_by, json.dumps(request).encode(), reply=reply)
+
+    def status_of(self, msg: "Msg") -> str | None:
+        """The status that `msg` is for an open pull, which ends it unless it is a heartbeat; None for a message, ""
+        for what is of no open pull."""
+        status = msg.headers.get("Status") if msg.headers and not msg.data else None
+        if status is None:
+            return None
+        if msg.subject not in self._open_pulls:
+            return ""
+        if status != HEARTBEAT:
+            self._open_pulls.remove(msg.subject)
+        return str(status)
 
     async def discard(self) -> None:
         """Stop at once. What is under way is dropped."""

@@ -6,7 +6,6 @@ what can't be decoded or is of another type is dead-lettered and never returned.
 """
 
 import asyncio
-import json
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -20,7 +19,7 @@ from astraflow.bus.claims import CLAIM, Claims
 from astraflow.bus.deadletters import DeadLetters
 from astraflow.bus.ensure import SECOND_NS, ensure
 from astraflow.bus.faults import ApiError, DeniedError, LinkLostError, NoAnswerError
-from astraflow.bus.feed import Feed
+from astraflow.bus.feed import HEARTBEAT, Feed
 from astraflow.bus.link import Link
 from astraflow.bus.session import Session
 from astraflow.bus.topology import Topology
@@ -193,15 +192,22 @@ class WorkQueue:
             await self._repair()
 
     async def _pull(self, limit: int, into: "list[Msg]", *, wait: bool) -> None:
-        """One pull request, read to its end: `limit` messages, or a status."""
+        """One pull request, read to its end: `limit` messages, or its status. What is there from the one before, which
+        may have reached the server twice, comes first."""
         feed = await self._open_feed()
         assert self._session is not None
+        while limit and (early := feed.pop()) is not None:
+            if feed.status_of(early) is None:
+                into.append(early)
+                limit -= 1
+        if not limit:
+            return
         request: dict[str, Any] = {"batch": limit}
         if wait:
             request |= {"expires": int(EXPIRES_S * SECOND_NS), "idle_heartbeat": int(HEARTBEAT_S * SECOND_NS)}
         else:
             request["no_wait"] = True
-        await self._session.send(feed.pulls_by, json.dumps(request).encode(), reply=feed.subject)
+        await feed.pull(request, alone=True)
         while limit:
             msg = feed.pop()
             if msg is None:
@@ -212,13 +218,13 @@ class WorkQueue:
                     await self._session.flush(SILENT_S)  # raises LinkLostError if the server is gone
                     self._hand_back([])
                     return
-            status = msg.headers.get("Status") if msg.headers and not msg.data else None
+            status = feed.status_of(msg)
             if status is None:
                 into.append(msg)
                 limit -= 1
             elif status in ("404", "408"):
                 return
-            elif status != "100":
+            elif status not in (HEARTBEAT, ""):
                 description = (msg.headers or {}).get("Description", "")
                 raise NoAnswerError(f"consumer {self.consumer} of {self.stream}: status {status} {description}")
 

@@ -6,7 +6,6 @@ that was made anew under a reader raises CursorError, because positions mean not
 """
 
 import asyncio
-import json
 import secrets
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from astraflow.bus.ensure import SECOND_NS
 from astraflow.bus.faults import ApiError, LinkLostError, NoAnswerError
-from astraflow.bus.feed import Feed
+from astraflow.bus.feed import HEARTBEAT, Feed
 from astraflow.bus.link import Link
 from astraflow.bus.publish import Stored
 from astraflow.bus.queue import AckTokens
@@ -142,10 +141,10 @@ async def _pulled(session: Session, feed: Feed) -> AsyncGenerator[Raw, None]:
                 "expires": int(EXPIRES_S * SECOND_NS),
                 "idle_heartbeat": int(HEARTBEAT_S * SECOND_NS),
             }
-            await session.send(feed.pulls_by, json.dumps(request).encode(), reply=feed.subject)
+            await feed.pull(request)
             left = BATCH
         msg = feed.pop() or await _next(session, feed)
-        status = msg.headers.get("Status") if msg.headers and not msg.data else None
+        status = feed.status_of(msg)
         if status is None:
             tokens = AckTokens.of(msg.reply)
             if tokens.consumer_sequence < expected:  # it came twice
@@ -159,9 +158,11 @@ async def _pulled(session: Session, feed: Feed) -> AsyncGenerator[Raw, None]:
             if "Consumer" in headers.get("Description", "") or "Nats-Pending-Messages" not in headers:
                 raise ConsumerLostError(f"{status} {headers}")  # deleted, or moved to another server
             left -= int(headers["Nats-Pending-Messages"])
-        elif status != "100":
+        elif status not in (HEARTBEAT, ""):
             raise NoAnswerError(f"reader of {feed.pulls_by}: status {status}")
-        elif int((msg.headers or {}).get("Nats-Last-Consumer", 0)) >= expected:  # lost, and none came behind it
+        elif (
+            status and int((msg.headers or {}).get("Nats-Last-Consumer", 0)) >= expected
+        ):  # lost, and none came behind it
             raise ConsumerLostError("the last delivery is missing")
 
 

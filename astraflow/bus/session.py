@@ -142,7 +142,7 @@ class Session:
 
     async def inbox_feed(self, pulls_by: str) -> Feed:
         """A feed on a new private subject, for the answers to pull requests on `pulls_by`."""
-        feed = Feed(self, f"{self._inbox}.f.{next(self._feed_numbers)}", 0)
+        feed = Feed(self, f"{self._inbox}.f.{next(self._feed_numbers)}.*", 0)
         feed.pulls_by = pulls_by
         await self._attach(feed)
         return feed

@@ -57,7 +57,7 @@ async def test_deliveries_and_acks_that_get_lost_come_again_until_the_queue_is_e
     ):
         for number in range(20):
             await bus.publish(QUICK.task("math"), make_task(str(number)), msg_id=f"t{number}")
-        proxy.rates = every(WILD, Kind.DELIVERY, Kind.ACK) | every(Rates(delay=0.2), Kind.PULL)
+        proxy.rates = every(WILD, Kind.DELIVERY, Kind.ACK) | every(Rates(duplicate=0.2, delay=0.2), Kind.PULL)
         async with asyncio.timeout(60), asyncio.TaskGroup() as group:
 
             async def work() -> None:
@@ -70,6 +70,35 @@ async def test_deliveries_and_acks_that_get_lost_come_again_until_the_queue_is_e
             await eventually(lambda: _empty(bus), within_s=50)
             task.cancel()
     assert worked == {str(number) for number in range(20)}
+
+
+async def test_doubled_pulls_are_answered_twice_and_asked_once(nats_server: EmbeddedServer) -> None:
+    async with (
+        behind_a_proxy(nats_server) as (bus, proxy),
+        bus.queue(QUICK.tasks, QUICK.task_consumer("math")) as queue,
+        bus.queue(QUICK.tasks, QUICK.task_consumer("code")) as other,
+        asyncio.TaskGroup() as group,
+    ):
+        proxy.rates = every(Rates(duplicate=1, delay_s=0.0), Kind.PULL)
+        read: list[str] = []
+
+        async def read_on() -> None:
+            async for entry in bus.read_log(QUICK.episodes):
+                read.append(entry.message.task_id)
+
+        reading, waiting = group.create_task(read_on()), group.create_task(other.fetch(8))
+        for number in range(10):
+            await bus.publish(QUICK.task("math"), make_task(str(number)), msg_id=str(number))
+            await bus.publish(QUICK.episode("math"), make_episode(str(number)), msg_id=f"e{number}")
+            (delivery,) = await queue.fetch(1)
+            await delivery.ack()
+        await eventually(lambda: len(read) == 10)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(6):  # past a pull's end; each answer was taken for the next pull's: thousands
+                await queue.fetch(8)
+        assert proxy.counts["pull doubled"] < 60
+        for task in (reading, waiting):
+            task.cancel()
 
 
 async def _empty(bus: Bus) -> bool:

@@ -9,11 +9,11 @@ from tests.cli.toyrun import finished, sets
 from tests.e2e.finite import FiniteRun
 from tests.faultproxy import Kind, Rates, every, proxied
 
-# TCP doubles no pull. A reader begins again at a gap, and joining a run takes dozens of answers in a row: each must get
+# A reader begins again at a gap, and joining a run takes dozens of answers in a row: each must get
 # through sometimes.
 FAULTS = every(Rates(drop=0.2, duplicate=0.2, delay=0.2)) | {
     Kind.LOG: Rates(drop=0.1, duplicate=0.2, delay=0.1),
-    Kind.PULL: Rates(drop=0.02, delay=0.2),
+    Kind.PULL: Rates(drop=0.02, duplicate=0.2, delay=0.2),
     Kind.API: Rates(duplicate=0.2, delay=0.2),
 }
 
