@@ -15,7 +15,8 @@ import numpy as np
 
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.policy import actor as policy
-from astraflow.actors.rollout.generation import Call, GenerationClient
+from astraflow.actors.rollout.call import Call
+from astraflow.actors.rollout.generation import GenerationClient
 from astraflow.actors.trainer.resume import publish_frozen
 from astraflow.bus import Bus, EmbeddedServer, topology_of
 from astraflow.config import (

@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 import pytest
 
+from astraflow.actors.rollout.call import Call, Completion
 from astraflow.actors.rollout.cohort_gate import CohortGate
-from astraflow.actors.rollout.generation import Call, Completion
 from astraflow.bus import EmbeddedServer
 from astraflow.config import RunConfig, RunSection
 from astraflow.messages import ChunkKind, Event, GenCancel, Sampling, Task

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from astraflow.actors.base.context import ActorContext
-from astraflow.actors.rollout.generation import Call, Completion, GenerationClient
+from astraflow.actors.rollout.call import Call, Completion
+from astraflow.actors.rollout.generation import GenerationClient
 from astraflow.bus import Bus, EmbeddedServer
 from astraflow.errors import EngineError
 from astraflow.messages import ChunkKind, GenCancel, GenChunk, GenRequest, Sampling, VersionSpan, array_of

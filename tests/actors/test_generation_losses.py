@@ -1,10 +1,15 @@
 """Requests and chunks that get lost, doubled or mixed up, on a real server."""
 
 import asyncio
+import itertools
+import time
 from pathlib import Path
+
+import pytest
 
 from astraflow.actors.rollout.generation import GenerationClient
 from astraflow.bus import Bus, EmbeddedServer
+from astraflow.errors import EngineError
 from astraflow.messages import ChunkKind, GenCancel, GenRequest, Sampling, array_of
 from tests.actors.contexts import context
 from tests.actors.test_generation import CALL, Peer, asked
@@ -63,6 +68,17 @@ async def test_a_chunk_that_comes_twice_changes_nothing(nats_server: EmbeddedSer
         assert (done.tokens.tolist(), done.attempts) == ([10, 11, 12], 1)
 
 
+async def test_an_end_without_tokens_is_an_end(nats_server: EmbeddedServer, tmp_path: Path) -> None:
+    async with context(nats_server, tmp_path, role="rollout") as ctx, asked(ctx) as answer:
+        peer = Peer(ctx.bus, "a")
+        request = await peer.next_request()
+        await peer.tokens(request, 0, 10)
+        await peer.tokens(request, 1, end="stop")
+        async with asyncio.timeout(10):
+            done = await answer
+        assert (done.tokens.tolist(), done.finish_reason, done.attempts) == ([10], "stop", 1)
+
+
 async def test_a_replica_that_goes_on_with_a_forgotten_request_is_told_once(
     nats_server: EmbeddedServer, tmp_path: Path
 ) -> None:
@@ -112,6 +128,49 @@ async def test_requests_that_a_restarted_server_forgot_are_sent_again_at_once(tm
             await peer.tokens(request, 0, 10, end="stop")
             assert (await answer).tokens.tolist() == [10]
     await again.stop()
+
+
+async def test_a_loop_of_our_own_that_was_blocked_is_no_replicas_silence(
+    nats_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    async with (
+        context(nats_server, tmp_path, role="rollout") as ctx,
+        GenerationClient.open(ctx) as client,
+        asyncio.TaskGroup() as group,
+    ):
+        answer = group.create_task(client.generate(CALL))
+        peer = Peer(ctx.bus, "a")
+        request = await peer.next_request()
+        await peer.tokens(request, 0, 10)
+        await eventually(lambda: [stream.count for stream in client._streams.values()] == [1])
+        await peer.tokens(request, 1, 11)
+        time.sleep(4 * ctx.config.bus.silence_s)  # noqa: ASYNC251 - what is tested
+        await peer.tokens(request, 2, 12, end="stop")
+        async with asyncio.timeout(10):
+            done = await answer
+        assert (done.tokens.tolist(), done.attempts) == ([10, 11, 12], 1)
+
+
+async def test_a_request_that_silences_one_replica_after_the_other_is_given_up(
+    nats_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    async with context(nats_server, tmp_path, role="rollout") as ctx, GenerationClient.open(ctx) as client:
+        async with asyncio.TaskGroup() as group:
+
+            async def die() -> None:
+                for number in itertools.count():
+                    peer = Peer(ctx.bus, f"replica-{number}")
+                    request = await peer.next_request()
+                    assert request.attempt == number
+                    await peer.say(request, ChunkKind.ACCEPTED)
+                    if number == 1:  # a token is progress: it is not the request's fault
+                        await peer.tokens(request, 0, 10)
+
+            dying = group.create_task(die())
+            with pytest.raises(EngineError, match=r"5 replicas of solver in a row went silent at .* without a token"):
+                await client.generate(CALL)
+            dying.cancel()
+        assert client.continued == 7
 
 
 async def _queued(bus: Bus) -> bool:

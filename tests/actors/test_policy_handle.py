@@ -6,7 +6,8 @@ import pytest
 from numpy.typing import NDArray
 
 from astraflow.actors.rollout.budget import Budget
-from astraflow.actors.rollout.generation import Call, Completion, merge_spans
+from astraflow.actors.rollout.call import Call, Completion
+from astraflow.actors.rollout.call_stream import merge_spans
 from astraflow.actors.rollout.handle import Play, RecordedPolicy, turn_seed
 from astraflow.actors.rollout.recording import Recording
 from astraflow.envs.base import ChatMessage

@@ -16,7 +16,7 @@ from astraflow.actors.base.handover import start_work
 from astraflow.actors.base.metrics import bus_gauges
 from astraflow.actors.rollout import actor as rollout
 from astraflow.actors.rollout.actor import RolloutPool
-from astraflow.actors.rollout.generation import Call, Completion
+from astraflow.actors.rollout.call import Call, Completion
 from astraflow.actors.rollout.play import Player
 from astraflow.bus import Bus, Delivery, EmbeddedServer, Limits, Topology
 from astraflow.config import NodeSection
@@ -197,6 +197,28 @@ async def test_a_pool_takes_no_more_than_its_slots_and_one_per_queue(
             env.going.set()
             await eventually(lambda: settled(ctx), within_s=10)
         assert len(await episodes(ctx)) == 41
+
+
+async def test_a_task_that_was_redelivered_a_thousand_times_ends_as_poison_beside_others(
+    nats_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    async with context(nats_server, tmp_path, role="rollout") as ctx:
+        topology, env = ctx.bus.topology, Env(outcome())
+        await publish(ctx, task())
+        async with ctx.bus.queue(topology.tasks, topology.task_consumer("game")) as queue:
+            for _ in range(1000):
+                (delivery,) = await queue.fetch(1)
+                await delivery.nak()
+        async with pool_of(ctx, env):
+            await publish(ctx, task(1))
+            await publish(ctx, task(2), evaluation=True)
+            await eventually(lambda: settled(ctx), within_s=20)
+        found = {each.task_id: each for each in await episodes(ctx)}
+        assert {name: each.reason for name, each in found.items()} == {
+            task(0).id: Reason.INFRA, task(1).id: Reason.OK, task(2).id: Reason.OK,
+        }  # fmt: skip
+        assert found[task(0).id].error == "poison: delivered 1001 times without a record"
+        assert env.played == 2
 
 
 async def _depths(ctx: ActorContext, total: int) -> bool:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from astraflow.actors.base.screening import fault_of_request, fault_of_task
-from astraflow.actors.rollout.generation import well_formed
+from astraflow.actors.rollout.call_stream import well_formed
 from astraflow.messages import ChunkKind, GenChunk, VersionSpan, array_of
 from tests.e2e import hostile
 

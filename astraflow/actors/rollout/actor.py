@@ -23,8 +23,9 @@ from astraflow.actors.base.metrics import (
     ROLLOUT_WASTED_CHUNKS,
     bus_gauges,
 )
+from astraflow.actors.rollout.call import Generates
 from astraflow.actors.rollout.cohort_gate import CohortGate
-from astraflow.actors.rollout.generation import Generates, GenerationClient
+from astraflow.actors.rollout.generation import GenerationClient
 from astraflow.actors.rollout.needed import NeededTasks, NotNeededError
 from astraflow.actors.rollout.play import Player, failed_episode
 from astraflow.actors.rollout.stats import RolloutStats

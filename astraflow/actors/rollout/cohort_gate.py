@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
-from astraflow.actors.rollout.generation import Call, Completion, Generates
+from astraflow.actors.rollout.call import Call, Completion, Generates
 from astraflow.messages import Task
 
 

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from astraflow.actors.rollout.budget import Budget
-from astraflow.actors.rollout.generation import Call, Completion, Generates
+from astraflow.actors.rollout.call import Call, Completion, Generates
 from astraflow.actors.rollout.recording import Conversation, Recording, Tokens
 from astraflow.envs.base import ChatMessage, Reply
 from astraflow.messages import Sampling, Task

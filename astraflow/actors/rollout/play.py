@@ -16,8 +16,8 @@ from dataclasses import replace
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.screening import fault_of_task
 from astraflow.actors.rollout.budget import Budget
+from astraflow.actors.rollout.call import Generates
 from astraflow.actors.rollout.cohort_gate import CohortGate
-from astraflow.actors.rollout.generation import Generates
 from astraflow.actors.rollout.handle import Play, RecordedPolicy
 from astraflow.actors.rollout.recording import Recording
 from astraflow.config import SamplingSection

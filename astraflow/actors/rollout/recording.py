@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from astraflow.actors.rollout.generation import Completion
+from astraflow.actors.rollout.call import Completion
 from astraflow.envs.base import ChatMessage
 from astraflow.messages import Trajectory, Turn, array_of
 from astraflow.models.tokenizer import ChatTokenizer
