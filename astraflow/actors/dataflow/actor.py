@@ -9,9 +9,8 @@ release the lease.
 
 import asyncio
 import logging
-import math
 import time
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -20,6 +19,7 @@ from astraflow.actors.base.lease import HeldLease, lease
 from astraflow.actors.base.metrics import DATAFLOW, DATAFLOW_BUFFERED_GROUPS, EVAL
 from astraflow.actors.base.owned_key import OwnedKey
 from astraflow.actors.dataflow.failure_streak import FailureStreak
+from astraflow.actors.dataflow.issuing import Issuing
 from astraflow.actors.dataflow.recorded import recorded_floor
 from astraflow.actors.dataflow.restore import Restored, restore
 from astraflow.actors.dataflow.store import StoredState
@@ -27,19 +27,17 @@ from astraflow.actors.dataflow.users import Users
 from astraflow.algos.dataflow_core import DataflowCore
 from astraflow.bus import LogEntry
 from astraflow.envs.registry import build_env
-from astraflow.errors import EnvError, FencedError, MessageError
+from astraflow.errors import FencedError
 from astraflow.messages import (
     Decision,
     DecisionKind,
     Episode,
-    GroupClosed,
     Ledger,
     MemberState,
     Metrics,
     Progress,
     RunRecord,
     SampleBatch,
-    Task,
 )
 from astraflow.models.tokenizer import utf8
 
@@ -78,7 +76,8 @@ class Dataflow:
         self._inbox: asyncio.Queue[Input] = asyncio.Queue(INBOX_SIZE)
         self._saved_at = time.monotonic()
         self._dirty = False
-        self._unmade: list[tuple[Decision, int, str]] = []  # tasks that an environment couldn't make: member, why
+        deadline_s = ctx.config.dataflow.task_deadline_s
+        self._issuing = Issuing(ctx.bus, self._core, self._envs, deadline_s=deadline_s)
         self._failures = FailureStreak(ctx.config.dataflow.max_failed_groups)
         self._clock_offset_s = time.time() - time.monotonic()
 
@@ -160,9 +159,9 @@ class Dataflow:
         async with asyncio.TaskGroup() as publishing:
             for decision in self._core.plan(self._now()):
                 await self._decide(decision)
-                await self._publish_tasks(decision, publishing)
+                await self._issuing.publish(decision, publishing)
                 if decision.kind is DecisionKind.CLOSE and decision.member < 0:
-                    publishing.create_task(self._tell_closed(decision))
+                    publishing.create_task(self._issuing.tell_closed(decision))
             for policy in self._samples:
                 while (batch := self._core.next_batch(policy)) is not None:
                     await self._emit(batch)
@@ -180,44 +179,9 @@ class Dataflow:
         self._failures.take(fates, f"one was given up ({decision.reason}): {self._ctx.last_error or decision.group_id}")
         self._dirty = True
 
-    async def _publish_tasks(self, decision: Decision, publishing: asyncio.TaskGroup) -> None:
-        """In a thread, because an environment may generate or read a task for long; the driver waits meanwhile."""
-        try:
-            tasks = await asyncio.to_thread(self._core.tasks_of, decision, self._payload)
-        except Exception as exc:  # noqa: BLE001 - user code, as at the rollout boundary: the task fails, not the run
-            self._unmade.append((decision, -1, f"{type(exc).__name__}: {exc}"))
-            return
-        for task in tasks:
-            publishing.create_task(self._publish_task(task, decision))
-
-    async def _tell_closed(self, decision: Decision) -> None:
-        """Rollouts stop playing the group's tasks. The key expires when such a task would be overdue."""
-        await self._bus.kv_put(
-            f"closed.{decision.source}.{decision.epoch}.{decision.index}",
-            GroupClosed(group_id=decision.group_id, reason=decision.reason),
-            ttl_s=max(1, math.ceil(self._ctx.config.dataflow.task_deadline_s)),
-            deadline_s=None,
-        )
-
-    def _payload(self, env: str, index: int) -> dict[str, Any]:
-        """What the environment says of a task. Blocking. Raises whatever it raises, EnvError for what isn't a dict."""
-        payload = self._envs[env].task(index)
-        if not isinstance(payload, dict) or not all(isinstance(key, str) for key in payload):
-            raise EnvError(f"env {env}: task({index}) gave {str(payload)[:80]!r}, expected a dict with text keys")
-        return payload
-
-    async def _publish_task(self, task: Task, decision: Decision) -> None:
-        topology = self._bus.topology
-        subject = topology.eval_task(task.env) if task.eval_set else topology.task(task.env)
-        try:
-            await self._bus.publish(subject, task, msg_id=f"{task.id}@{task.attempt}", deadline_s=None)
-        except MessageError as exc:
-            self._unmade.append((decision, task.member, f"its payload can't be sent: {exc}"))
-
     async def _give_up_unmade(self) -> None:
         """Close the members whose tasks the environment could not make; the next ones may be better."""
-        unmade, self._unmade = self._unmade, []
-        for decision, member, error in unmade:
+        for decision, member, error in self._issuing.unmade():
             if closing := self._core.giving_up(decision, member, self._now()):
                 text = f"task {decision.index} of source {decision.source} can't be made: {utf8(error)[:1000]}"
                 await self._bus.event("error", "task-not-made", text, group=decision.group_id)
@@ -228,7 +192,7 @@ class Dataflow:
         """After a restart: every task that has no terminal record yet, under its old id."""
         async with asyncio.TaskGroup() as publishing:
             for decision in self._core.unfinished():
-                await self._publish_tasks(decision, publishing)
+                await self._issuing.publish(decision, publishing)
         await self._give_up_unmade()
 
     async def _emit(self, batch: SampleBatch) -> None:
