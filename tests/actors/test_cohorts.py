@@ -149,7 +149,7 @@ async def test_a_swap_waits_for_the_cohort_that_runs_and_goes_before_the_next(
         await eventually(lambda: asker.tokens("a"))
         await publish(publisher, 1)
         for id in ("c", "d"):
-            await asker.ask(id, cohort_id="next", cohort_size=2)
+            await asker.ask(id, cohort_id="next", cohort_size=2, min_version=1)
         await eventually(lambda: asker.finished("c") and asker.finished("d"))
         versions = {chunk.request_id: {s.version for s in chunk.versions} for chunk in asker.chunks if chunk.versions}
         assert versions == {"a": {0}, "b": {0}, "c": {1}, "d": {1}}

@@ -1,7 +1,8 @@
 """The policy actor: one replica that serves one policy.
 
 It pulls generation requests while it has free slots and its weights are new enough, streams tokens back, and follows
-its policy's head, swapping weights between decode steps. It never chooses versions and never talks to a trainer.
+its policy's head (served.py), swapping weights between decode steps. It never chooses versions and never talks to a
+trainer.
 Shutdown order: stop pulling → goodbye to every requester → stop the engine.
 """
 
@@ -26,8 +27,9 @@ from astraflow.actors.base.screening import fault_of_request
 from astraflow.actors.policy.cohorts import Cohorts
 from astraflow.actors.policy.load import load
 from astraflow.actors.policy.reply_stream import ReplyStream
+from astraflow.actors.policy.served import ServedVersion
 from astraflow.actors.policy.updates import Updates
-from astraflow.actors.weights.follower import WeightFollower, follow_heads
+from astraflow.actors.weights.follower import WeightFollower
 from astraflow.bus import Delivery
 from astraflow.engines.base import EngineRequest, PolicyEngine, TokenStream
 from astraflow.errors import EngineError
@@ -36,11 +38,10 @@ from astraflow.messages import Decoded, GenCancel, GenRequest, Head, MemberState
 REPORT_EVERY_S = 1.0
 AGAIN_S = 1.0  # a second delivery of a request that isn't accepted yet comes back after this
 
-_log = logging.getLogger(__name__)
-
-
 VERSION_WITHIN_S = 30.0  # a request for a newer version holds its slot for this long
 MAX_DELIVERIES = 20
+
+_log = logging.getLogger(__name__)
 
 
 class _Stop(Exception):
@@ -48,21 +49,17 @@ class _Stop(Exception):
 
 
 class Replica:
-    """One engine, the version it serves, and the requests in flight."""
+    """One engine and the requests in flight."""
 
     def __init__(self, ctx: ActorContext, engine: PolicyEngine, weights: WeightFollower, head: Head) -> None:
         self._ctx = ctx
         self._engine = engine
-        self._updates = Updates(ctx, engine, weights, self._between_cohorts)
+        self._cohorts = self._make_cohorts() if ctx.config.run.deterministic else None
+        self.served = ServedVersion(ctx, Updates(ctx, engine, weights, self._between_cohorts), head, self._say)
         self._slots = ctx.policy_section.engine.slots
         self._streams: dict[str, ReplyStream] = {}  # by engine request id
         self._held = 0  # deliveries taken and not finished
         self._room = asyncio.Event()
-        self._served = asyncio.Condition()
-        self.version = head.version
-        self._head: Head | None = None  # the newest that is known; None: the watch hasn't told yet
-        self._behind_since = 0.0  # monotonic: when the first head newer than what is served was seen; 0: none
-        self._cohorts = self._make_cohorts() if ctx.config.run.deterministic else None
 
     def _make_cohorts(self) -> Cohorts:
         async def tell(text: str) -> None:
@@ -89,26 +86,17 @@ class Replica:
             self._room.clear()
             await self._room.wait()
 
-    @property
-    def _current(self) -> bool:
-        """Whether the weights are new enough to serve, as far as is known."""
-        lag = self._ctx.policy_section.engine.max_replica_lag
-        return self._head is not None and self._head.version - self.version <= lag
-
-    @property
-    def _lag_versions(self) -> int:
-        return max(0, self._head.version - self.version) if self._head is not None else 0
-
     async def _until_current(self) -> None:
         self._say()
-        async with self._served:
-            await self._served.wait_for(lambda: self._current)
+        await self.served.until(lambda: self.served.current)
         if self._ctx.state is MemberState.CATCHING_UP:
             self._ctx.set_state(MemberState.READY)
         self._say()
 
     def _say(self) -> None:
-        idle = "generation requests: none is queued" if self._current else f"newer weights than version {self.version}"
+        idle = "generation requests: none is queued"
+        if not self.served.current:
+            idle = f"newer weights than version {self.served.version}"
         self._ctx.waits_for("" if self._held else idle)
 
     def _hold(self, change: int) -> None:
@@ -127,7 +115,9 @@ class Replica:
                 await delivery.ack()  # its requester has sent a newer attempt
             elif (stream := self._streams.get(engine_id)) is not None:  # its ack was lost: it is in work
                 await (delivery.ack() if stream.is_accepted else delivery.nak(AGAIN_S))
-            elif not self._current:  # a version came out while it waited for a request: somebody else may be newer
+            elif (
+                not self.served.current
+            ):  # a version came out while it waited for a request: somebody else may be newer
                 await delivery.nak()
             else:
                 stream = self._streams[engine_id] = ReplyStream(self._ctx.bus, request, self._ctx.incarnation)
@@ -149,7 +139,9 @@ class Replica:
                     self._ctx.bus.counters["generation.malformed"] += 1
                 elif (engine_id := f"{request.id}@{request.attempt}") not in self._streams:
                     stream = self._streams[engine_id] = ReplyStream(self._ctx.bus, request, self._ctx.incarnation)
-                    room = self._held < self._slots and self._current and self.version >= request.min_version
+                    room = (
+                        self._held < self._slots and self.served.current and self.served.version >= request.min_version
+                    )
                     self._hold(1)
                     group.create_task(self._answer(request, stream, engine_id, room=room))
 
@@ -185,11 +177,11 @@ class Replica:
     async def _serves(self, request: GenRequest, stream: ReplyStream) -> bool:
         """Wait for the version that a request wants; False if it doesn't come soon. A cohort waits for all it takes."""
         version = request.min_version
-        if self.version < version:
+        if self.served.version < version:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(None if request.cohort_id else VERSION_WITHIN_S), self._served:
-                    await self._served.wait_for(lambda: self.version >= version or stream.cancelled)
-        return self.version >= version or stream.cancelled
+                async with asyncio.timeout(None if request.cohort_id else VERSION_WITHIN_S):
+                    await self.served.until(lambda: self.served.version >= version or stream.cancelled)
+        return self.served.version >= version or stream.cancelled
 
     async def _postpone(self, delivery: Delivery, request: GenRequest) -> None:
         """Free the slot; a request for a version that never comes ends as a dead letter."""
@@ -227,40 +219,6 @@ class Replica:
             return self._engine.generate(call)
         return await self._cohorts.generate(self._engine, request, call)
 
-    async def follow(self) -> None:
-        """Swap to each new head, the newest first; a version that can't be used leaves the old one serving."""
-        newest = asyncio.Event()
-        latest: list[Head] = []
-
-        async def watch() -> None:
-            async for head in follow_heads(self._ctx.bus, self._ctx.policy):
-                latest[:] = [head]
-                newest.set()
-                if head.version > self.version and not self._behind_since:
-                    self._behind_since = time.monotonic()
-                async with self._served:
-                    self._head = head
-                    self._served.notify_all()
-                self._say()
-
-        async with asyncio.TaskGroup() as group:
-            group.create_task(watch())
-            while True:
-                await newest.wait()
-                newest.clear()
-                if latest[0].version > self.version:
-                    await self._update(latest[0])
-
-    async def _update(self, head: Head) -> None:
-        served = await self._updates.to(head, serving=self.version)
-        if served is None:
-            return
-        async with self._served:
-            self.version = served.version
-            self._behind_since = time.monotonic() if self._lag_versions else 0.0
-            self._served.notify_all()
-        self._say()
-
     async def cancels(self) -> None:
         """End requests whose requesters no longer want them."""
         subject = self._ctx.bus.topology.gen_cancel(self._ctx.policy)
@@ -279,8 +237,7 @@ class Replica:
                 await self._engine.cancel(engine_id)
                 if self._cohorts is not None:
                     self._cohorts.cancel(engine_id)
-                async with self._served:
-                    self._served.notify_all()
+                await self.served.look()
 
     async def report(self) -> None:
         """Keep gauges current and idle requesters reassured."""
@@ -292,9 +249,9 @@ class Replica:
                 (POLICY_RUNNING, load.running),
                 (POLICY_WAITING, load.queued),
                 (POLICY_SLOTS, load.slots),
-                (POLICY_VERSION, self.version),
-                (POLICY_LAG_VERSIONS, self._lag_versions),
-                (POLICY_LAG_S, time.monotonic() - self._behind_since if self._behind_since else 0.0),
+                (POLICY_VERSION, self.served.version),
+                (POLICY_LAG_VERSIONS, self.served.lag_versions),
+                (POLICY_LAG_S, self.served.lag_s),
             ):
                 self._ctx.gauge(name, value)
             self._ctx.gauges.update(bus_gauges(self._ctx.bus.counters))
@@ -313,7 +270,7 @@ async def run(ctx: ActorContext) -> None:
     replica = Replica(ctx, engine, weights, head)
     try:
         async with asyncio.TaskGroup() as group:
-            group.create_task(replica.follow())
+            group.create_task(replica.served.follow())
             group.create_task(replica.cancels())
             group.create_task(replica.report())
             group.create_task(replica.pull(group))
