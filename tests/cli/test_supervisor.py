@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.actors.node.supervisor import Failure, ProcessSpec, Supervisor, describe_exit, last_lines
+from astraflow.actors.node.child import ProcessSpec
+from astraflow.actors.node.exits import describe_exit, last_lines
+from astraflow.actors.node.supervisor import Failure, Supervisor
 
 OBEDIENT = """
 import signal, sys, time
@@ -220,7 +222,8 @@ async def test_children_die_with_a_killed_parent(nursery: Nursery) -> None:
     script = f"""
 import asyncio, os, sys
 from pathlib import Path
-from astraflow.actors.node.supervisor import ProcessSpec, Supervisor
+from astraflow.actors.node.child import ProcessSpec
+from astraflow.actors.node.supervisor import Supervisor
 async def never(_): return False
 spec = ProcessSpec(name="a", command=(sys.executable, "-u", "-c", {STUBBORN!r}), environment=dict(os.environ),
                    log_file=Path({str(nursery.log("a"))!r}))

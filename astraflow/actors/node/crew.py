@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from astraflow.actors.base.connection import Connection, bus_role
-from astraflow.actors.node.supervisor import ProcessSpec
+from astraflow.actors.node.child import ProcessSpec
 from astraflow.actors.node.threads import COMPUTE_ROLES, process_environment, share
 from astraflow.config import RunConfig
 from astraflow.errors import ConfigError

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from astraflow.actors.node.supervisor import EXIT_USER
+from astraflow.actors.node.exits import EXIT_USER
 from astraflow.actors.node.threads import process_environment
 from astraflow.errors import ConfigError, EngineError
 

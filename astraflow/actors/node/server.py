@@ -10,7 +10,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from astraflow.actors.node.disk import Disk
-from astraflow.actors.node.supervisor import RESTART_WINDOW_S, describe_exit
+from astraflow.actors.node.exits import describe_exit
+from astraflow.actors.node.supervisor import RESTART_WINDOW_S
 from astraflow.bus import EmbeddedServer
 from astraflow.errors import BusError
 
