@@ -9,7 +9,7 @@ STAMP  := $(VENV)/.installed
 ASYNC_IGNORED := ASYNC109,ASYNC102,ASYNC120,ASYNC119,ASYNC123
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo tiny test test-fast test-regions chaos check docs clean
+.PHONY: help venv demo tiny two-policies test test-fast test-regions chaos check docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -29,6 +29,9 @@ demo: $(STAMP) ## teach SmolLM2 one-digit sums (about 5 minutes; Ctrl-C stops, t
 
 tiny: $(STAMP) ## teach a tiny model to reverse digits (about a minute)
 	@$(BIN)/astraflow up examples/tiny.toml
+
+two-policies: $(STAMP) ## two tiny models learn together, one answers and one revises (about two minutes)
+	@$(BIN)/astraflow up examples/two_policies.toml
 
 test: $(STAMP) ## run all tests
 	@$(BIN)/python -m pytest -n 2 --dist worksteal

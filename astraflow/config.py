@@ -236,8 +236,12 @@ class EvalSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     size: Annotated[int, _doc("tasks", ge=1)] = 64
     first: Annotated[int, _doc("index of the first task; keep it away from the sources'", ge=0)] = 1_000_000
     every_steps: Annotated[int, _doc("0 = only before and after", ge=0)] = 10
-    repeats: Annotated[int, _doc("answers per task", ge=1)] = 1
+    repeats: Annotated[
+        int, _doc("answers per task: avg@repeats, and pass@k for k = 2, 4, … up to all of them", ge=1)
+    ] = 1
     temperature: Annotated[float, _doc("0 is greedy", ge=0)] = 1.0
+    top_p: Annotated[float, _doc("1 is off; 0 = each policy's own", ge=0, le=1)] = 0.0
+    max_new_tokens: Annotated[int, _doc("tokens per completion, at most; 0 = each policy's own", ge=0)] = 0
 
 
 class DataflowSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -250,6 +254,10 @@ class DataflowSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     order: Annotated[
         str, _doc("fifo; edf: groups that go stale first are trained first; or module:Class of your own")
     ] = "edf"
+    meter: Annotated[
+        Literal["any", "tightest"],
+        _doc("a group is issued when any policy that it feeds has credit, or only when all of them have"),
+    ] = "any"
     shares: Annotated[
         Literal["weight", "size"], _doc("what a source's share follows: its weight, or its weight times its size")
     ] = "weight"
@@ -291,6 +299,9 @@ class NodeSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     trainer_threads: Annotated[int, _doc("per trainer process; 0 = a share", ge=0)] = 0
     rollouts: Annotated[int, _doc("rollout processes", ge=0)] = 1
     episodes_per_rollout: Annotated[int, _doc("concurrent episodes in a rollout process", ge=1)] = 64
+    eval_share: Annotated[
+        Fraction, _doc("part of them that evaluation may have while training tasks wait; when none does, it has all")
+    ] = 0.25
     grace_s: Annotated[float, _doc("time to drain before processes are killed", gt=0)] = 60.0
     preempt_file: Annotated[str, _doc("drain when this file appears: the machine is about to be taken away")] = ""
     preempt_command: Annotated[str, _doc("drain when this shell command succeeds, e.g. curl of a metadata address")] = (
@@ -313,7 +324,7 @@ class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     run: RunSection
     policies: dict[Name, PolicySection]
     envs: dict[Name, EnvSection]
-    sources: dict[Name, SourceSection]
+    sources: dict[Name, SourceSection] = field(default_factory=dict)
     eval: dict[Name, EvalSection] = field(default_factory=dict)
     dataflow: DataflowSection = DataflowSection()
     bus: BusSection = BusSection()

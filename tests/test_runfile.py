@@ -342,6 +342,10 @@ def test_missing_tables_are_named(file: Path) -> None:
             "sources.game.group_size in {file} line 17: is 4, smaller than dataflow.min_group_size = 5",
         ),
         (["policies.solver.engine.context_length=256"], "256 new tokens leave no room for a prompt"),
+        (
+            ["eval.test.env=game", "eval.test.max_new_tokens=600", "policies.solver.engine.context_length=512"],
+            "600 new tokens leave no room for a prompt in policies.solver.engine.context_length = 512",
+        ),
         (["policies.solver.engine.kind=cpu"], "mixes toy parts (model, trainer.learner) with real ones (engine.kind)"),
         (["policies.solver.model=smollm"], "model folder smollm does not exist (looked in "),
         (["policies.solver.model=smollm"], "did you mean smollm2-135m-instruct?"),

@@ -1,7 +1,7 @@
 """Which training groups to issue now: by credit, or in deterministic mode a whole cohort between two steps.
 
 It looks and proposes, it changes nothing. Invariant: a group is proposed only while a policy that it feeds has credit;
-policies without credit never hold up the others.
+policies without credit never hold up the others, unless that is asked for (`tightest`).
 """
 
 from collections.abc import Mapping
@@ -21,17 +21,24 @@ class Proposal(NamedTuple):
     min_versions: dict[str, int]  # per fed policy, the oldest version whose samples can still be trained
 
 
-def by_credit(mixer: Mixer, flows: Mapping[str, Flow], feeds: Mapping[str, tuple[str, ...]]) -> list[Proposal]:
+def by_credit(
+    mixer: Mixer, flows: Mapping[str, Flow], feeds: Mapping[str, tuple[str, ...]], *, tightest: bool = False
+) -> list[Proposal]:
     """Groups until no policy has credit or no source has groups.
 
     Args:
         feeds: per source, the trainable policies that it feeds.
+        tightest: a group waits until all policies that it feeds have credit, those apart that need nothing more.
     """
+    live = {name for name, flow in flows.items() if not flow.over}
     trial = mixer.copy()
     more = dict.fromkeys(flows, 0)
     proposals = []
     while hungry := {name for name, flow in flows.items() if flow.credit(more[name]) > LEAST_CREDIT}:
-        choice = trial.choose(source for source, fed in feeds.items() if hungry.intersection(fed))
+        held_up = live - hungry if tightest else set()
+        choice = trial.choose(
+            source for source, fed in feeds.items() if hungry.intersection(fed) and not held_up.intersection(fed)
+        )
         if choice is None:
             break
         source, position = choice.key.source, choice.position

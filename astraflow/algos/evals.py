@@ -1,11 +1,10 @@
-"""Evaluation rounds: when one is due, which tasks it has, and what came out.
+"""Evaluation rounds: when one is due and which tasks it has; what comes out is added up in rounds.py.
 
 It takes no credit and makes no samples. Invariant: a round is begun only while no other of its set is open; rounds
 are numbered upwards, and one that was missed meanwhile is skipped for the newest. (When logs are read again, decisions
 come before episodes, so an older round may still be open then.)
 """
 
-import math
 from collections.abc import Mapping
 from typing import TypedDict
 
@@ -13,7 +12,7 @@ import msgspec
 
 from astraflow.algos.ids import GroupKey
 from astraflow.algos.progress import TrainerView
-from astraflow.algos.samples import judge
+from astraflow.algos.rounds import Round, Tally
 from astraflow.config import EvalSection
 from astraflow.messages import Decision, Episode
 
@@ -31,29 +30,6 @@ class EvalScore(TypedDict):
     version: int
     values: dict[str, float]
     labels: dict[str, str]
-
-
-class Tally(msgspec.Struct):
-    """Sums of one policy over a round."""
-
-    rewards: float = 0.0
-    size: int = 0  # episodes with a valid reward
-    oldest_version: int = -1  # -1 = none yet
-
-
-class Round(msgspec.Struct):
-    """An open round. In snapshots; append fields only."""
-
-    versions: dict[str, int]  # per trainable policy, the oldest version that may answer
-    size: int  # groups
-    issued: int = 0  # groups
-    closed: int = 0  # groups
-    failed: int = 0  # episodes without a valid reward
-    corrects: float = 0.0
-    graded: int = 0  # episodes with a notion of correct
-    began_at: float = 0.0  # unix seconds
-    ended_at: float = 0.0
-    tallies: dict[str, Tally] = {}
 
 
 class EvalState(msgspec.Struct):
@@ -124,16 +100,17 @@ class EvalSet:
     def closed(self, number: int, episodes: list[Episode], *, failed: int, trainers: Mapping[str, TrainerView]) -> None:
         """A group of round `number` closed with these episodes and `failed` members without one."""
         current = self.state.rounds[number]
-        current.closed += 1
-        current.failed += failed
-        for episode in episodes:
-            self._add(current, episode)
+        current.close_task(episodes, self.policies, failed=failed)
         if current.closed == current.size:
             del self.state.rounds[number]
             for policy in self.policies:
                 asked = current.versions.get(policy, 0)
                 step = trainers[policy].versions.step_of(asked) if policy in trainers else 0
-                self.state.scores.append(self._score(number, current, policy, step))
+                values = current.values(policy, repeats=self.section.repeats)
+                labels = {"set": self.name, "round": str(number)}
+                version = current.tallies.get(policy, Tally()).oldest_version
+                score = EvalScore(policy=policy, step=step, version=version, values=values, labels=labels)
+                self.state.scores.append(score)
 
     def waits_for(self) -> str:
         """A sentence on the open round; "" = none is open."""
@@ -146,32 +123,3 @@ class EvalSet:
         """Results of the rounds that closed since the last call."""
         scores, self.state.scores = self.state.scores, []
         return scores
-
-    def _add(self, current: Round, episode: Episode) -> None:
-        current.ended_at = max(current.ended_at, episode.ended_at)
-        judged = {policy: judge(episode, policy) for policy in self.policies}
-        if all(each.fate for each in judged.values()):
-            current.failed += 1
-            return
-        if episode.correct is not None and math.isfinite(episode.correct):
-            current.corrects += episode.correct
-            current.graded += 1
-        for policy, each in judged.items():
-            if not each.fate:
-                tally = current.tallies.setdefault(policy, Tally())
-                tally.rewards += each.reward
-                tally.size += 1
-                known = tally.oldest_version
-                tally.oldest_version = each.versions[0] if known < 0 else min(known, each.versions[0])
-
-    def _score(self, number: int, current: Round, policy: str, step: int) -> EvalScore:
-        tally = current.tallies.get(policy, Tally())
-        values = {"eval.size": float(tally.size), "eval.failed": float(current.failed)}
-        if tally.size:
-            values["eval.reward"] = tally.rewards / tally.size
-        if current.graded:
-            values["eval.correct"] = current.corrects / current.graded
-        if current.ended_at > current.began_at:
-            values["eval.seconds"] = current.ended_at - current.began_at
-        labels = {"set": self.name, "round": str(number)}
-        return EvalScore(policy=policy, step=step, version=tally.oldest_version, values=values, labels=labels)

@@ -91,7 +91,9 @@ def _training(state: DataflowState, now: float) -> list[Decision]:
     if not state.deterministic:
         return [
             _issue_choice(state, choice, versions, now)
-            for choice, versions in admission.by_credit(state.mixer, state.flows, state.feeds)
+            for choice, versions in admission.by_credit(
+                state.mixer, state.flows, state.feeds, tightest=state.config.dataflow.meter == "tightest"
+            )
         ]
     proposals = admission.cohort(state.mixer, state.flows, state.feeds)
     cohort = state.cohort

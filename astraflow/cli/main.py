@@ -9,7 +9,7 @@ import asyncio
 import sys
 from collections.abc import Sequence
 
-from astraflow.cli import agent, bus, check, drain, node, status, stop, submit, top, up, version, weights
+from astraflow.cli import agent, bus, check, drain, evaluate, node, status, stop, submit, top, up, version, weights
 from astraflow.errors import AstraflowError, ConfigError
 
 EXIT_FAILED, EXIT_USER, EXIT_INTERRUPTED = 1, 2, 130
@@ -23,7 +23,7 @@ def parser() -> argparse.ArgumentParser:
         epilog="example: astraflow up examples/tiny.toml",
     )
     verbs = whole.add_subparsers(title="verbs", metavar="VERB", required=True)
-    for verb in (up, check, bus, submit, node, agent, status, top, drain, stop, weights, version):
+    for verb in (up, check, evaluate, bus, submit, node, agent, status, top, drain, stop, weights, version):
         verb.add(verbs)
     return whole
 

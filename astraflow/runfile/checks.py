@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from astraflow.algos.feeds import feeds_of, players_of
-from astraflow.config import EnvSection, PolicySection, RunConfig, SourceSection, TrainerSection
+from astraflow.config import EnvSection, EvalSection, PolicySection, RunConfig, SourceSection, TrainerSection
 from astraflow.runfile.decode import Where, nearest
 from astraflow.runfile.loss_checks import check_loss
 from astraflow.runfile.stages import check_stages
@@ -23,6 +23,8 @@ def check(config: RunConfig, where: Where) -> None:
     for kind, sections in (("sources", config.sources), ("eval", config.eval)):
         for name, user in sections.items():
             _check_known((kind, name, "env"), user.env, config.envs, "envs", where)
+    for name, evaluation in config.eval.items():
+        _check_eval(name, evaluation, config, where)
     for name, source in config.sources.items():
         _check_groups(name, source, config, where)
     for name, policy in config.policies.items():
@@ -91,6 +93,17 @@ def _check_model(name: str, policy: PolicySection, where: Where) -> None:
         raise where.error(path, f"model folder {policy.model} does not exist (looked in {Path.cwd()}){hint}")
     if not (folder / "config.json").is_file():
         raise where.error(path, f"model folder {policy.model} has no config.json; a Hugging Face folder is expected")
+
+
+def _check_eval(name: str, evaluation: EvalSection, config: RunConfig, where: Where) -> None:
+    for player in players_of(config, evaluation.env):
+        limit = config.policies[player].engine.context_length
+        if limit and evaluation.max_new_tokens >= limit:
+            raise where.error(
+                ("eval", name, "max_new_tokens"),
+                f"{evaluation.max_new_tokens} new tokens leave no room for a prompt in policies.{player}.engine"
+                f".context_length = {limit}",
+            )
 
 
 def _check_engine(name: str, policy: PolicySection, where: Where) -> None:

@@ -29,12 +29,16 @@ def load(path: str | Path, overrides: Sequence[str] = (), *, environments: bool 
         environments: also build every environment whose packages are installed, to check its arguments.
     Raises: ConfigError, which names the key, the place, what was got and what is expected.
     """
-    text = _read(Path(path))
+    return load_text(_read(Path(path)), file=str(path), overrides=overrides, environments=environments)
+
+
+def load_text(text: str, *, file: str, overrides: Sequence[str] = (), environments: bool = True) -> RunConfig:
+    """Likewise, of a run file's text; errors say that it is in `file`."""
     try:
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as exc:
-        raise ConfigError(f"{path} is not valid TOML: {exc}") from exc
-    where = Where(file=str(path), text=text, overrides=override.apply(tree, overrides))
+        raise ConfigError(f"{file} is not valid TOML: {exc}") from exc
+    where = Where(file=file, text=text, overrides=override.apply(tree, overrides))
     _bind_defaults(tree)
     config = decode(tree, where)
     check(config, where)

@@ -93,7 +93,10 @@ async def pool_of(ctx: ActorContext, env: Env) -> AsyncIterator[RolloutPool]:
     pool = RolloutPool(ctx, Player(ctx, {"game": env}, rollout.gate_of(ctx, Three()), {"solver": ToyTokenizer()}))
     async with asyncio.TaskGroup() as group, asyncio.TaskGroup() as playing:
         consumers = (ctx.bus.topology.task_consumer("game"), ctx.bus.topology.eval_consumer("game"))
-        pulls = [group.create_task(rollout._pull(ctx, pool, consumer, playing)) for consumer in consumers]
+        pulls = [
+            group.create_task(rollout._pull(ctx, pool, consumer, playing, evaluation=evaluation))
+            for consumer, evaluation in zip(consumers, (False, True), strict=True)
+        ]
         yield pool
         for pull in pulls:
             pull.cancel()
@@ -219,6 +222,37 @@ async def test_a_task_that_was_redelivered_a_thousand_times_ends_as_poison_besid
         }  # fmt: skip
         assert found[task(0).id].error == "poison: delivered 1001 times without a record"
         assert env.played == 2
+
+
+async def test_evaluation_has_its_share_of_a_busy_pool_and_all_of_an_idle_one(
+    nats_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    config = msgspec.structs.replace(CONFIG, node=NodeSection(episodes_per_rollout=8, eval_share=0.25))
+    leave = asyncio.Semaphore(0)
+
+    class Held(Env):
+        async def run(self, task: Task, policies: Mapping[str, PolicyHandle]) -> Outcome:
+            self.played += 1
+            await leave.acquire()
+            return Outcome(rewards={})
+
+    env = Held(outcome())
+    async with context(nats_server, tmp_path, role="rollout", config=config) as ctx, pool_of(ctx, env) as pool:
+        await publish(ctx, *[task(number, eval_set="held") for number in range(3)], evaluation=True)
+        await eventually(lambda: env.played == 3, within_s=20)  # above its share: no training task waits
+        await publish(ctx, *[task(100 + number) for number in range(40)])
+        await eventually(lambda: env.played == 8, within_s=20)
+        await publish(ctx, *[task(200 + number, eval_set="held") for number in range(40)], evaluation=True)
+        seen = []
+        for ended in range(1, 25):
+            leave.release()
+            await eventually(lambda: env.played == 8 + ended, within_s=20)  # noqa: B023
+            seen.append(pool.sharing.evaluating)
+        assert max(seen) <= 3, "its two slots, and one that it had asked for while the pool was idle"
+        assert min(seen[-8:]) >= 1, "evaluation stands still"
+        for _ in range(80):
+            leave.release()
+        await eventually(lambda: settled(ctx), within_s=20)
 
 
 async def _depths(ctx: ActorContext, total: int) -> bool:

@@ -4,6 +4,7 @@ import json
 import math
 from pathlib import Path
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -125,7 +126,7 @@ def test_summary_json_has_stable_keys_and_reads_back(tmp_path: Path) -> None:
         "skipped", "ledger",
     }  # fmt: skip
     assert set(plain["policies"]["solver"]["eval"]["held-out"]["after"]) == {
-        "step", "version", "correct", "reward", "size",
+        "step", "version", "correct", "reward", "size", "correct_se", "reward_se", "pass_at",
     }  # fmt: skip
 
 
@@ -146,6 +147,25 @@ def test_a_step_done_twice_counts_once_and_the_newer_lineage_wins() -> None:
 def test_skipped_steps_are_counted_apart_and_train_no_tokens() -> None:
     solver = summarise(history_of(train(1, skipped=1.0), train(2)), EpisodeTotals()).policies["solver"]
     assert (solver.skipped_steps, solver.trained_tokens, solver.seconds_to_first_step) == (1, 100, 20.0)
+
+
+def test_repeats_are_in_the_summary_and_the_curve(tmp_path: Path) -> None:
+    def point(step: int, **more: float) -> Metrics:
+        metrics = evaluation(step, 0.25)
+        more = {name.replace("pass_at_", "eval.pass_at_"): value for name, value in more.items()}
+        return msgspec.structs.replace(metrics, values=metrics.values | more | {"eval.correct_se": 0.05})
+
+    history = history_of(point(0, pass_at_2=0.4, pass_at_16=0.9), point(10, pass_at_2=0.5, pass_at_16=1.0))
+    _, after = history.of("solver").first_and_last("held-out") or (None, None)
+    assert after is not None
+    assert (after.pass_at, after.correct_se, after.reward_se) == ({"2": 0.5, "16": 1.0}, 0.05, None)
+    summary = build_summary(
+        CONFIG, RECORD, history=history, totals=EpisodeTotals(), facts=FACTS, at=CREATED_AT + 60, up_s=60.0,
+        stop_reason="finished",
+    )  # fmt: skip
+    assert "pass@2 0.40 → 0.50   pass@16 0.90 → 1.00" in render_summary(summary)
+    draw_curves(tmp_path / "curve.png", run="demo", history=history, totals=EpisodeTotals())
+    assert (tmp_path / "curve.png").stat().st_size > 10_000
 
 
 def test_an_evaluation_without_a_notion_of_correct_stays_none() -> None:

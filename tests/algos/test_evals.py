@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 
+import msgspec
 import pytest
 
+from astraflow.algos.sampling import sampling_for
 from astraflow.config import EnvSection, EvalSection, PolicySection, SamplingSection, SourceSection, TrainerSection
-from astraflow.messages import Reason, Sampling
+from astraflow.messages import Reason
 from tests.algos.dataflow_world import Trainer, World, config_of, episode_of
 
 
@@ -68,7 +70,7 @@ def test_a_round_asks_for_the_version_that_it_judges_and_for_the_same_seeds() ->
             if task.eval_set:
                 seen.setdefault(task.eval_round, []).append((task.payload["index"], task.seed))
                 assert task.min_versions == {"solver": task.eval_round}
-                assert task.sampling == Sampling(temperature=0.0)
+                assert task.sampling is None  # each policy's own, with what the set changes in it
                 assert task.feeds == ()
                 assert task.id == f"inc/eval-held/{task.eval_round}/{task.payload['index']}/{task.member}"
         world.queue.clear()
@@ -80,10 +82,20 @@ def test_a_round_asks_for_the_version_that_it_judges_and_for_the_same_seeds() ->
     assert seen[0] == seen[1] == seen[2]
 
 
-def test_the_policys_own_sampling_is_used_if_the_temperature_is_its_own() -> None:
-    world = world_of(temperature=1.0)
-    world.plan()
-    assert all(task.sampling is None for task in world.queue)
+def test_an_evaluation_changes_the_sampling_of_each_policy_by_itself() -> None:
+    config = config_of(
+        evals={
+            "held": EvalSection(env="math", temperature=0.0),
+            "wide": EvalSection(env="math", top_p=0.5, max_new_tokens=7),
+        }
+    )
+    long = PolicySection(model="toy", sampling=SamplingSection(max_new_tokens=9, top_k=3, top_p=0.9))
+    short = PolicySection(model="toy", sampling=SamplingSection(max_new_tokens=1, temperature=0.5))
+    config = msgspec.structs.replace(config, policies={"long": long, "short": short})
+    assert sampling_for(config, "long") == sampling_for(config, "long", "gone") == long.sampling
+    assert sampling_for(config, "long", "held") == msgspec.structs.replace(long.sampling, temperature=0.0)
+    assert sampling_for(config, "short", "held") == SamplingSection(max_new_tokens=1, temperature=0.0)
+    assert sampling_for(config, "short", "wide") == SamplingSection(max_new_tokens=7, temperature=1.0, top_p=0.5)
 
 
 def test_scores_count_failures_apart() -> None:
@@ -99,10 +111,32 @@ def test_scores_count_failures_apart() -> None:
     assert score["labels"] == {"set": "held", "round": "0"}
     assert (score["policy"], score["step"], score["version"]) == ("solver", 0, 0)
     assert score["values"] == {
-        "eval.size": 2.0, "eval.failed": 2.0, "eval.reward": 0.75, "eval.correct": 0.5, "eval.seconds": 3.0
+        "eval.size": 2.0, "eval.failed": 2.0, "eval.reward": 0.75, "eval.correct": 0.5, "eval.seconds": 3.0,
+        "eval.version_newest": 0.0, "eval.correct_se": 0.5, "eval.reward_se": 0.25,
     }  # fmt: skip
     assert world.core.eval_results() == []
     assert world.core.references() == []
+
+
+def test_repeats_give_pass_at_k_over_the_tasks_that_have_enough_answers() -> None:
+    world = world_of(size=3, repeats=4)
+    world.plan()
+    right = {0: [1, 0, 0, 0], 1: [1, 1, 0, 0], 2: [0, 0, 0]}  # the last one's fourth answer fails
+    for task in (task for task in world.queue if task.eval_set):
+        answers = right[task.payload["index"] - 1_000_000]
+        if task.member < len(answers):
+            world.answer(task, {"solver": 1.0}, correct=float(answers[task.member]))
+        else:
+            world.answer(task, {}, reason=Reason.ENV)
+    while world.read < len(world.episodes):
+        world.read_one()
+    [score] = world.core.eval_results()
+    values = score["values"]
+    assert (values["eval.size"], values["eval.failed"]) == (11, 1)
+    assert values["eval.correct"] == pytest.approx(3 / 11)
+    assert values["eval.pass_at_2"] == pytest.approx((1 / 2 + 5 / 6 + 0) / 3)  # 1 − C(3,2)/C(4,2), 1 − C(2,2)/C(4,2)
+    assert values["eval.pass_at_4"] == 1.0  # of the two tasks that have four answers
+    assert values["eval.correct_se"] == pytest.approx(0.25 / 3**0.5)  # means 1/4, 1/2, 0
 
 
 def test_scores_have_the_names_of_the_table() -> None:

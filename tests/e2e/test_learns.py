@@ -1,4 +1,4 @@
-"""examples/tiny.toml, as a user runs it: separate processes teach a real (tiny) model by reinforcement."""
+"""The tiny examples, as a user runs them: separate processes teach real (tiny) models by reinforcement."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,8 @@ import pytest
 
 from tests.cli.toyrun import finished, sets
 
-EXAMPLE = Path(__file__).parents[2] / "examples/tiny.toml"
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples/tiny.toml"
 
 
 @pytest.mark.slow
@@ -30,3 +31,19 @@ async def test_the_tiny_example_learns_and_its_model_can_be_loaded(tmp_path: Pat
 
     model = AutoModelForCausalLM.from_pretrained(run / "policies/solver/model", local_files_only=True)
     assert model.num_parameters() > 500_000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+async def test_two_policies_learn_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=":")  # for its agent
+    overrides = sets(
+        "policies.solver.trainer.steps=30", "policies.reviser.trainer.steps=30", "eval.sums.every_steps=0"
+    )  # fmt: skip
+    code, output = await finished(tmp_path, "up", str(ROOT / "examples/two_policies.toml"), *overrides, within_s=560)
+    assert code == 0, output
+    policies = json.loads((tmp_path / "runs/two-policies/summary.json").read_text())["policies"]
+    for name, least in (("solver", 0.05), ("reviser", 0.2)):
+        evaluation = policies[name]["eval"]["sums"]
+        assert evaluation["after"]["reward"] >= evaluation["before"]["reward"] + least, output
+        assert policies[name]["trained_tasks"] == 30 * 32 * 8

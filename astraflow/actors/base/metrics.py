@@ -74,10 +74,14 @@ TRAIN_STALENESS_MAX = _metric("train.staleness_max", "steps", "the same, of the 
 TRAIN_SKIPPED = _metric("train.skipped", "0 or 1", "1 if the step was skipped: NaN, infinity or no tokens")
 
 # kind eval, one message per policy, set and round: step and version are those that were evaluated.
-EVAL_CORRECT = _metric("eval.correct", "1", "mean of correct over the episodes that have a notion of it")
+EVAL_CORRECT = _metric("eval.correct", "1", "mean of correct over the episodes that have a notion of it: avg@repeats")
+EVAL_CORRECT_SE = _metric("eval.correct_se", "1", "its standard error, from how the tasks differ")
+EVAL_PASS_AT = _metric("eval.pass_at_", "1", "followed by k: the chance that one of k answers is right, unbiased")
 EVAL_REWARD = _metric("eval.reward", "reward", "mean over the set's episodes")
+EVAL_REWARD_SE = _metric("eval.reward_se", "reward", "its standard error, from how the tasks differ")
 EVAL_SIZE = _metric("eval.size", "episodes", "episodes that count in the means")
 EVAL_FAILED = _metric("eval.failed", "episodes", "episodes without a valid reward; not in the means")
+EVAL_VERSION_NEWEST = _metric("eval.version_newest", "version", "newest that answered; `version` is the oldest")
 EVAL_SECONDS = _metric("eval.seconds", "s", "from the first task issued to the last episode")
 
 # kind rollout, per rollout process, over the time since its previous message.

@@ -60,6 +60,7 @@ def draw_curves(path: Path, *, run: str, history: History, totals: EpisodeTotals
         _training(correct, corrects, colour, f"{name}, training")
         _evaluations(reward, policy, colour, name, lambda point: point.reward)
         _evaluations(correct, policy, colour, name, lambda point: point.correct)
+        _passes(correct, policy, colour, name)
         _staleness(staleness, policy, colour)
     _finish(reward, "reward")
     _finish(correct, "correct", limits=(-0.03, 1.03))
@@ -104,6 +105,17 @@ def _evaluations(
                 f"{known:.2f}", (step, known), xytext=(0, 9), textcoords="offset points", ha="center", color=colour
             )
             text.set_path_effects([Stroke(linewidth=3, foreground="white"), Normal()])
+
+
+def _passes(axes: "Axes", policy: PolicyHistory, colour: str, name: str) -> None:
+    """pass@k of the largest k that a set has."""
+    for set_name in sorted(policy.evals):
+        points = policy.evals[set_name]
+        largest = max((int(k) for point in points.values() for k in point.pass_at), default=0)
+        series = [(s, points[s].pass_at[str(largest)]) for s in sorted(points) if str(largest) in points[s].pass_at]
+        if series:
+            label = f"{name}, {set_name} pass@{largest}"
+            axes.plot(*_columns(series), color=colour, linestyle=":", linewidth=1.2, marker=".", label=label)
 
 
 def _staleness(axes: "Axes", policy: PolicyHistory, colour: str) -> None:

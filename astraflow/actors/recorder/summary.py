@@ -171,6 +171,10 @@ def _policy_lines(name: str, policy: PolicySummary) -> list[str]:
             f"  {set_name:<11} correct {correct}   reward {reward}   "
             f"(step {points.before.step} → {points.after.step}, {points.after.size} answers)"
         )
+        if points.after.pass_at:
+            before = points.before.pass_at
+            passes = [f"pass@{k} {change(before.get(k), value)}" for k, value in points.after.pass_at.items()]
+            lines.append(f"  {'':<11} {'   '.join(passes)}")
     if policy.staleness_mean is not None and policy.staleness_max is not None:
         lines.append(f"  staleness   mean {policy.staleness_mean:.2f}, max {policy.staleness_max:.0f} steps")
     if policy.trained_tasks:

@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.handover import start_work
@@ -28,6 +29,7 @@ from astraflow.actors.rollout.cohort_gate import CohortGate
 from astraflow.actors.rollout.generation import GenerationClient
 from astraflow.actors.rollout.needed import NeededTasks, NotNeededError
 from astraflow.actors.rollout.play import Player, failed_episode
+from astraflow.actors.rollout.sharing import Sharing
 from astraflow.actors.rollout.stats import RolloutStats
 from astraflow.actors.rollout.suspects import Suspects
 from astraflow.actors.rollout.tokenizers import fetch_tokenizers
@@ -61,7 +63,7 @@ class RolloutPool:
         self._suspects = suspects or Suspects(ctx.folder / "in-work" / ctx.name)
         self._size = ctx.config.node.episodes_per_rollout
         self._slots = asyncio.Semaphore(self._size)
-        self._taken = 0  # slots that are taken or spoken for
+        self.sharing = Sharing(self._size, ctx.config.node.eval_share)
         self._room = asyncio.Event()
         self._in_work: dict[tuple[str, int], _InWork] = {}  # by task id and attempt
         self.folded = 0  # deliveries of an attempt that was in work
@@ -69,23 +71,26 @@ class RolloutPool:
         self.needed = NeededTasks()
         ctx.gauge(ROLLOUT_SLOTS, self._size)
 
-    async def serve(self, queue: WorkQueue, group: asyncio.TaskGroup) -> None:
-        """Pull from one queue for ever, while slots are free.
+    async def serve(self, queue: WorkQueue, group: asyncio.TaskGroup, *, evaluation: bool = False) -> None:
+        """Pull from one queue for ever, while it may have slots.
 
         A pull that waits holds no slot, so that an empty queue does not starve the others; a delivery that comes when
         another queue has filled the pool waits for its slot, which is at most one per queue.
         """
+        if not evaluation:
+            self.sharing.add_training_queue()
+        play = partial(self._play, evaluation=evaluation)
         while True:
-            while self._taken >= self._size:
+            while not self.sharing.room(evaluation=evaluation):
                 self._room.clear()
                 await self._room.wait()
-            await start_work(group, await self._pull(queue), self._play)
+            await start_work(group, await self._pull(queue, evaluation=evaluation), play)
 
-    async def _pull(self, queue: WorkQueue) -> list[Delivery]:
+    async def _pull(self, queue: WorkQueue, *, evaluation: bool) -> list[Delivery]:
         """One delivery, and more if there are slots for them; each has taken one."""
-        deliveries = await queue.fetch(1)
-        free = max(0, self._size - self._taken - 1)
-        self._take(1 + free)  # before the next await: the other queues count too
+        deliveries = await (queue.fetch(1) if evaluation else self._first(queue))
+        free = max(0, self.sharing.room(evaluation=evaluation) - 1)
+        self._take(1 + free, evaluation=evaluation)  # before the next await: the other queues count too
         try:
             if free:
                 deliveries += await queue.fetch(free, wait=False)
@@ -93,10 +98,21 @@ class RolloutPool:
             await deliveries[0].nak()
             raise
         finally:
-            self._take(len(deliveries) - 1 - free)
+            self._take(len(deliveries) - 1 - free, evaluation=evaluation)
         return deliveries
 
-    async def _play(self, delivery: Delivery) -> None:
+    async def _first(self, queue: WorkQueue) -> list[Delivery]:
+        """One training task; while there is none, evaluation may have the slots."""
+        if deliveries := await queue.fetch(1, wait=False):
+            return deliveries
+        self.sharing.training_queue_is(empty=True)
+        self._room.set()
+        try:
+            return await queue.fetch(1)
+        finally:
+            self.sharing.training_queue_is(empty=False)
+
+    async def _play(self, delivery: Delivery, *, evaluation: bool) -> None:
         task = delivery.message
         assert isinstance(task, Task), task  # the queue holds no other type
         key = (task.id, task.attempt)
@@ -106,7 +122,7 @@ class RolloutPool:
                 return
             async with delivery.keep_alive():
                 if (other := self._in_work.get(key)) is not None:
-                    published = await self._published_by(other)
+                    published = await self._published_by(other, evaluation=evaluation)
                 else:
                     self._in_work[key] = work = _InWork()
                     try:
@@ -121,16 +137,16 @@ class RolloutPool:
             await delivery.nak()
             raise
         finally:
-            self._take(-1)
+            self._take(-1, evaluation=evaluation)
 
-    async def _published_by(self, work: _InWork) -> bool:
+    async def _published_by(self, work: _InWork, *, evaluation: bool) -> bool:
         """Wait for the same attempt, without a slot; whether it has its record then."""
         self.folded += 1
-        self._take(-1)
+        self._take(-1, evaluation=evaluation)
         try:
             await work.ended.wait()
         finally:
-            self._take(1)
+            self._take(1, evaluation=evaluation)
         return work.published
 
     async def _record(self, task: Task, deliveries: int) -> None:
@@ -163,11 +179,11 @@ class RolloutPool:
         msg_id = f"{episode.task_id}@{episode.attempt}"
         await bus.publish(bus.topology.episode(episode.env), episode, msg_id=msg_id, deadline_s=None)
 
-    def _take(self, slots: int) -> None:
-        self._taken += slots
+    def _take(self, slots: int, *, evaluation: bool) -> None:
+        self.sharing.take(slots, evaluation=evaluation)
         self._room.set()
-        self._ctx.gauge(ROLLOUT_RUNNING, self._taken)
-        self._ctx.waits_for("" if self._taken else "tasks: none is queued")
+        self._ctx.gauge(ROLLOUT_RUNNING, self.sharing.taken)
+        self._ctx.waits_for("" if self.sharing.taken else "tasks: none is queued")
 
 
 async def run(ctx: ActorContext, agents: Sequence[Agent] = ()) -> None:
@@ -233,8 +249,8 @@ async def _serve_all(
     try:
         async with asyncio.TaskGroup() as group:
             for env in envs:
-                for consumer in (topology.task_consumer(env), topology.eval_consumer(env)):
-                    group.create_task(_pull(ctx, pool, consumer, group))
+                group.create_task(_pull(ctx, pool, topology.task_consumer(env), group))
+                group.create_task(_pull(ctx, pool, topology.eval_consumer(env), group, evaluation=True))
             group.create_task(_report(ctx, pool, client))
             group.create_task(pool.needed.watch(ctx.bus))
             await ctx.stopping.wait()
@@ -259,9 +275,11 @@ async def _report(ctx: ActorContext, pool: RolloutPool, client: GenerationClient
             await ctx.bus.metrics(Metrics(kind=ROLLOUT, at=time.time(), values=values, labels=labels))
 
 
-async def _pull(ctx: ActorContext, pool: RolloutPool, consumer: str, group: asyncio.TaskGroup) -> None:
+async def _pull(
+    ctx: ActorContext, pool: RolloutPool, consumer: str, group: asyncio.TaskGroup, *, evaluation: bool = False
+) -> None:
     async with ctx.bus.queue(ctx.bus.topology.tasks, consumer) as queue:
-        await pool.serve(queue, group)
+        await pool.serve(queue, group, evaluation=evaluation)
 
 
 class _Stop(Exception):

@@ -20,6 +20,7 @@ from astraflow.actors.rollout.call import Generates
 from astraflow.actors.rollout.cohort_gate import CohortGate
 from astraflow.actors.rollout.handle import Play, RecordedPolicy
 from astraflow.actors.rollout.recording import Recording
+from astraflow.algos.sampling import sampling_for
 from astraflow.config import SamplingSection
 from astraflow.envs.base import Environment, Outcome
 from astraflow.errors import BudgetError, BusError, EngineError, EnvError
@@ -148,7 +149,7 @@ class Player:
                 play,
                 policy=name,
                 role=role,
-                sampling=task.sampling or sampling_of(policies[name].sampling),
+                sampling=task.sampling or sampling_of(sampling_for(self._ctx.config, name, task.eval_set)),
                 tokenizer=self._tokenizers[name],
             )
             for role, name in named.items()

@@ -13,7 +13,10 @@ from astraflow.actors.base.metrics import (
     DATAFLOW,
     EVAL,
     EVAL_CORRECT,
+    EVAL_CORRECT_SE,
+    EVAL_PASS_AT,
     EVAL_REWARD,
+    EVAL_REWARD_SE,
     EVAL_SIZE,
     LABEL_SET,
     TRAIN,
@@ -32,6 +35,9 @@ class EvalPoint(msgspec.Struct, frozen=True, kw_only=True):
     correct: float | None
     reward: float | None
     size: int
+    correct_se: float | None = None  # standard error, from how the tasks differ
+    reward_se: float | None = None
+    pass_at: dict[str, float] = {}  # by k, where tasks were answered more than once
 
 
 @dataclass
@@ -70,14 +76,9 @@ class History:
         if not (math.isfinite(metrics.at) and math.isfinite(size) and metrics.step >= -1 and metrics.batch >= -1):
             return False
         if metrics.kind == EVAL:
-            point = EvalPoint(
-                step=metrics.step,
-                version=metrics.version,
-                correct=_known(metrics, EVAL_CORRECT),
-                reward=_known(metrics, EVAL_REWARD),
-                size=int(size),
+            self.of(metrics.policy).evals.setdefault(metrics.labels.get(LABEL_SET, ""), {})[metrics.step] = eval_point(
+                metrics
             )
-            self.of(metrics.policy).evals.setdefault(metrics.labels.get(LABEL_SET, ""), {})[metrics.step] = point
         elif metrics.kind == WEIGHTS:
             self.of(metrics.policy).weights |= {k: v for k, v in metrics.values.items() if math.isfinite(v)}
         elif metrics.kind == TRAIN and metrics.values.get(TRAIN_SKIPPED):
@@ -88,6 +89,30 @@ class History:
             if key not in known or metrics.lineage >= known[key].lineage:
                 known[key] = metrics
         return True
+
+
+def eval_point(metrics: Metrics) -> EvalPoint:
+    """A message of kind eval."""
+    return EvalPoint(
+        step=metrics.step,
+        version=metrics.version,
+        correct=_known(metrics, EVAL_CORRECT),
+        reward=_known(metrics, EVAL_REWARD),
+        size=int(metrics.values.get(EVAL_SIZE, 0)),
+        correct_se=_known(metrics, EVAL_CORRECT_SE),
+        reward_se=_known(metrics, EVAL_REWARD_SE),
+        pass_at=_pass_at(metrics),
+    )
+
+
+def _pass_at(metrics: Metrics) -> dict[str, float]:
+    """By k, the smallest first."""
+    found = {
+        int(k): value
+        for name, value in metrics.values.items()
+        if (k := name.removeprefix(EVAL_PASS_AT)) != name and k.isdecimal() and math.isfinite(value)
+    }
+    return {str(k): found[k] for k in sorted(found)}
 
 
 def _known(metrics: Metrics, name: str) -> float | None:
