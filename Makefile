@@ -30,7 +30,7 @@ demo: $(STAMP) ## teach SmolLM2 one-digit sums (about 5 minutes; Ctrl-C stops, t
 tiny: $(STAMP) ## teach a tiny model to reverse digits (about a minute)
 	@$(BIN)/astraflow up examples/tiny.toml
 
-two-policies: $(STAMP) ## two tiny models learn together, one answers and one revises (about two minutes)
+two-policies: $(STAMP) ## two tiny models learn together, one answers and one revises (about three minutes)
 	@$(BIN)/astraflow up examples/two_policies.toml
 
 test: $(STAMP) ## run all tests
