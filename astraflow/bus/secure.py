@@ -18,6 +18,7 @@ from astraflow.bus.rights import GUESTS, BusRole, guest_services, rights_of
 from astraflow.bus.topology import Topology
 from astraflow.errors import ConfigError
 
+RUN_FILE = "run"  # in a folder of credentials: whose they are
 ACCOUNTS_FILE = "accounts.conf"
 
 
@@ -113,6 +114,7 @@ def _settle_run(folder: Path, topology: Topology, ca_file: Path) -> None:
             f"names of that region's streams; move {folder} away to get new credentials"
         )
     remembered.write_text(topology.region + "\n")
+    (folder / RUN_FILE).write_text(topology.run + "\n")  # it goes with the keys when the folder is copied
     shutil.copyfile(ca_file, folder / "ca.pem")
     for role in BusRole:
         if not (path := credentials_file(folder, role)).exists():

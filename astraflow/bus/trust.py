@@ -4,6 +4,7 @@ It opens no connection. Invariant: with a CA file, or a tls:// address, no secre
 itself; a file that can't be used is one sentence, at once.
 """
 
+import logging
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +55,7 @@ def trust(ca_file: str) -> dict[str, Any]:
     if not ca_file:
         return {}
     text = _read(Path(ca_file), "CA file")
+    logging.getLogger("asyncio").addFilter(_is_news)
     try:
         return {"tls": ssl.create_default_context(cadata=text)}
     except (ssl.SSLError, ValueError) as exc:
@@ -90,6 +92,11 @@ def why_distrusted(reason: str, options: BusOptions, name: str) -> str:
         given = "the token" if options.token else options.credentials_file or "no token and no credentials"
         return f"{url} refuses the credentials of {name} ({given}): {reason}; check the token or credentials file"
     return ""
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """asyncio warns at the end of every TLS connection of nats-py, whose protocol keeps its half of it open."""
+    return "eof_received() has no effect" not in record.msg
 
 
 def _read(path: Path, what: str) -> str:

@@ -148,11 +148,14 @@ def _greeting(folder: "SecureFolder", host: str, port: int) -> str:
     lines = [f"nats-server listens on {host}:{port}; its folder is {folder.path}"]
     for run_name, credentials in folder.credentials.items():
         join = ["astraflow", "node", "--join", url, "--run", run_name]
+        submit = ["astraflow", "submit", "run.toml", "--url", url]
         lines += [
             f"run {run_name}: in the run file,",
             f'  bus = {{ url = "{url}", credentials_dir = "{credentials}", ca_file = "{folder.ca_file}" }}',
             f"  on another machine, with ca.pem, observer.nk and the keys of its roles from {credentials} in keys/,",
             f"  {shlex.join([*join, '--credentials-dir', 'keys', '--ca-file', 'keys/ca.pem'])}",
+            "  and without a main machine, once from here,",
+            f"  {shlex.join([*submit, '--credentials-dir', str(credentials), '--ca-file', str(folder.ca_file)])}",
         ]
     return "\n".join(lines) + "\n"
 

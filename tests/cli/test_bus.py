@@ -1,6 +1,7 @@
 """`astraflow bus --secure` from the command line, and a whole run on it with a key per role."""
 
 import asyncio
+import shutil
 import signal
 from pathlib import Path
 
@@ -45,6 +46,50 @@ async def test_files_only_makes_files_that_nats_server_accepts(tmp_path: Path) -
     (tmp_path / "conf").write_text('include "hub/accounts.conf"\n')
     check = await asyncio.create_subprocess_exec(find_binary(), "-t", "-c", str(tmp_path / "conf"))
     assert await check.wait() == 0
+
+
+@pytest.mark.slow
+async def test_a_secured_cluster_without_a_main_machine_and_what_it_refuses(tmp_path: Path) -> None:
+    write_toy(tmp_path)
+    url = f"nats://127.0.0.1:{free_port('127.0.0.1')}"
+    async with started(tmp_path, "bus", "--secure", "hub", "--run", "demo", "--listen", url[7:]) as bus:
+        await bus.expect("astraflow submit run.toml --url")
+        keys, trusting = tmp_path / "hub/credentials/demo", ["--ca-file", "hub/ca.pem"]
+        secured = ["--credentials-dir", str(keys), *trusting]
+        for name, roles in (("thin", ("rollout",)), ("fat", ("dataflow", "trainer", "policy"))):
+            (tmp_path / name).mkdir()
+            for role in ("observer", *roles):
+                shutil.copy(keys / f"{role}.nk", tmp_path / name)
+        (tmp_path / "wrong").write_text("a token\n")
+
+        of_run, submit = ["status", "--url", url, "--run", "demo"], ["submit", "run.toml", "--url", url]
+        for code, words, command in (
+            (2, "there is no run 'demo'", [*of_run, *secured]),
+            (1, "isn't trusted", [*of_run, "--credentials-dir", str(keys)]),
+            (1, "refuses the credentials", [*of_run, "--token-file", "wrong", *trusting]),
+            (
+                2,
+                "no credentials for admin",
+                [*submit, "--credentials-dir", "thin", *trusting],
+            ),
+            (
+                2,
+                "keys of run 'demo', not of 'x'",
+                [*submit, "--set", "run.name=x", *secured],
+            ),
+        ):
+            found, output = await finished(tmp_path, *command)
+            assert (found, words in output, output.count("\n")) == (code, True, 1), output
+
+        code, output = await finished(tmp_path, *submit, *secured)
+        assert code == 0, output
+        join = ["node", "--join", url, *trusting, "--credentials-dir"]
+        async with started(tmp_path, *join, "thin") as thin, started(tmp_path, *join, "fat") as fat:
+            assert [await node.end(within_s=100) for node in (thin, fat)] == [0, 0], thin.output + fat.output
+        assert "takes rollout-" in thin.output
+        assert "denied" not in "".join(log.read_text() for log in (tmp_path / "runs").glob("*/logs/*"))
+        bus.process.send_signal(signal.SIGTERM)
+        assert await bus.end() == 0
 
 
 @pytest.mark.slow

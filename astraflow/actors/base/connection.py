@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from astraflow.bus import BusOptions, BusRole
+from astraflow.bus.secure import RUN_FILE
 from astraflow.errors import ConfigError
 
 TOKEN_VARIABLE = "ASTRAFLOW_TOKEN"
@@ -45,6 +46,17 @@ class Connection:
             except OSError as exc:
                 raise ConfigError(f"token file {own.token_file} can't be read: {exc.strerror}") from exc
         return BusOptions(url=own.url, token=token, credentials_file=own.credentials_file, ca_file=own.ca_file)
+
+    def to_enter(self, run: str) -> BusOptions:
+        """For who creates or changes a run. Raises ConfigError if the folder of credentials is another run's: its admin
+        could, but no other key of the folder would be let in."""
+        remembered = Path(self.credentials_dir) / RUN_FILE
+        if self.credentials_dir and remembered.exists() and (theirs := remembered.read_text().strip()) != run:
+            raise ConfigError(
+                f"{self.credentials_dir} has the keys of run {theirs!r}, not of {run!r}: make some with "
+                f"`astraflow bus --secure DIR --run {run}`, or choose run.name = {theirs!r}"
+            )
+        return self.options(BusRole.ADMIN)
 
     def for_role(self, role: BusRole) -> "Connection":
         """The same with the role's own credentials, if there is a folder of them. Raises ConfigError if it has none."""

@@ -13,7 +13,7 @@ from astraflow.actors.base.connection import Connection
 from astraflow.actors.node.changes import changed_keys
 from astraflow.actors.node.entering import enter_run
 from astraflow.actors.node.record import bare_topology, read_record
-from astraflow.bus import Bus, BusRole, topology_of
+from astraflow.bus import Bus, topology_of
 from astraflow.config import RunConfig, from_json
 from astraflow.errors import ConfigError
 from astraflow.messages import RunRecord
@@ -31,7 +31,7 @@ class Submitted(StrEnum):
 async def submit(config: RunConfig, connection: Connection, console: Console) -> tuple[Submitted, RunRecord]:
     """Enter the run. Raises ConfigError if it is open with another config, or can't be continued with this one."""
     config = for_every_machine(config, connection.url)
-    options = connection.options(BusRole.ADMIN)
+    options = connection.to_enter(config.run.name)
     async with Bus.connect(options, bare_topology(connection, config.run.name), producer="submit") as bus:
         old = await read_record(bus)
     if old is not None and not old.stop_requested:

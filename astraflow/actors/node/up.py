@@ -85,9 +85,8 @@ async def up(config: RunConfig, options: UpOptions, console: Console) -> int:
         folder.config_file.write_text(resolved(config), encoding="utf-8")
         async with _server(config, folder, options, console) as connection:
             locked.write(_reachable(owner, connection))
-            async with Bus.connect(
-                connection.options(BusRole.ADMIN), topology_of(config), producer=f"node-{NODE}"
-            ) as bus:
+            options_in = connection.to_enter(config.run.name)
+            async with Bus.connect(options_in, topology_of(config), producer=f"node-{NODE}") as bus:
                 await bus.ensure()
                 if config.bus.url:  # else the lock on the folder has seen to it
                     await refuse_a_twin(bus, config, console, node=NODE)
