@@ -58,7 +58,7 @@ class LossSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     preset: Annotated[
         Literal[
             "none", "grpo", "dapo", "dual-clip", "dr-grpo", "rloo", "reinforce++", "reinforce++-baseline", "gspo",
-            "cispo", "sapo", "m2po", "decoupled-ppo",
+            "cispo", "sapo", "m2po", "decoupled-ppo", "ppo",
         ],
         _doc("a published method: fills in the keys that the file leaves out, see below; none = they stand as here"),
     ] = "none"  # fmt: skip
@@ -102,6 +102,25 @@ class LossSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     aggregation_constant: Annotated[int, _doc("tokens; 0 = sampling.max_new_tokens", ge=0)] = 0
 
 
+class CriticSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[policies.<name>.trainer.critic]: a value head on the policy's own last hidden states; advantages are then GAE's.
+
+    It is trained and checkpointed with the policy and never published. With this table, `advantage` defaults to "gae",
+    `filters` to none (a group of equal rewards teaches too) and `loss.normalise` to "batch".
+    """
+
+    gamma: Annotated[float, _doc("discount per sampled token", ge=0, le=1)] = 1.0
+    gae_lambda: Annotated[float, _doc("1: what really came, less the value; 0: one token ahead", ge=0, le=1)] = 0.95
+    learning_rate: Annotated[float, _doc("AdamW step size of the head, in units of reward", gt=0)] = 0.01
+    coefficient: Annotated[
+        float, _doc("weight of the value loss in the gradient of the policy's backbone; 0: only the head learns", ge=0)
+    ] = 0.0
+    value_clip: Annotated[
+        float, _doc("a value that moved this far to its return since the batch began stops there; 0 = off", ge=0)
+    ] = 0.2
+    warmup_steps: Annotated[int, _doc("steps of the critic alone, before the policy is trained", ge=0)] = 0
+
+
 class ReplaySection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """[policies.<name>.trainer.replay]: groups that are trained again."""
 
@@ -126,6 +145,7 @@ class TrainerSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     weight_decay: Annotated[float, _doc("AdamW: decoupled weight decay per step, times the learning rate", ge=0)] = 0.0
     max_grad_norm: Annotated[float, _doc("gradients are clipped to this norm", gt=0)] = 1.0
     loss: LossSection = LossSection()
+    critic: Annotated[CriticSection | None, _doc("absent: there is none")] = None
     updates_per_batch: Annotated[
         int,
         _doc(
@@ -134,8 +154,11 @@ class TrainerSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         ),
     ] = 1
     advantage: Annotated[
-        Literal["grpo", "dr-grpo", "rloo", "reward"],
-        _doc("a group's rewards less their mean, over their deviation · less their mean · leave-one-out · as they are"),
+        Literal["grpo", "dr-grpo", "rloo", "reward", "gae"],
+        _doc(
+            "a group's rewards less their mean, over their deviation · less their mean · leave-one-out · as they are ·"
+            " per token, by a critic"
+        ),
     ] = "grpo"
     overlong_penalty: Annotated[
         float, _doc("taken off the reward of a reply of max_new_tokens, and less in the window before", ge=0)

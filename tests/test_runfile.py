@@ -186,6 +186,8 @@ def test_every_key_can_be_set(key: Key) -> None:
     def value(config: RunConfig) -> Any:
         found: Any = msgspec.to_builtins(config)
         for part in path:
+            if found is None:  # a table that needn't be there
+                return key.default
             found = found[part]
         return found
 

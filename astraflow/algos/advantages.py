@@ -80,7 +80,14 @@ def reward(rewards_G: Rewards) -> Rewards:
     return rewards_G
 
 
-ADVANTAGES: Mapping[str, AdvantageFunction] = {"grpo": grpo, "dr-grpo": dr_grpo, "rloo": rloo, "reward": reward}
+# gae: the learner's critic makes advantages of them, token by token (gae.py).
+ADVANTAGES: Mapping[str, AdvantageFunction] = {
+    "grpo": grpo,
+    "dr-grpo": dr_grpo,
+    "rloo": rloo,
+    "reward": reward,
+    "gae": reward,
+}
 
 
 def advantage_function(name: str) -> AdvantageFunction:

@@ -22,7 +22,7 @@ class Batch:
     items: list[PackItem]  # samples that contribute a gradient
     behaviour_M: NDArray[np.float32]  # logprobs that the engine reported; 0 where it reported none
     reported: bool  # whether it reported all of them
-    advantages_M: NDArray[np.float32]  # of each token's sample
+    advantages_M: NDArray[np.float32]  # of each token's sample; with a critic its reward, less penalties
     sequence_M: NDArray[np.int64]  # which sample, from 0 on
     groups_S: list[str]
     tasks_S: NDArray[np.int64]  # equal for samples of one environment

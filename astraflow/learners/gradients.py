@@ -1,4 +1,7 @@
-"""Loss and gradients of an update, micro-batch by micro-batch. Not here: what becomes of them (`torch_learner.py`)."""
+"""Losses and gradients of an update, micro-batch by micro-batch, of a policy and perhaps its critic.
+
+Not here: what becomes of them (`torch_learner.py`).
+"""
 
 import math
 import time
@@ -10,7 +13,8 @@ import torch
 from astraflow.algos.losses.compose import Loss, Prepared, Weights
 from astraflow.algos.losses.diagnostics import TokenSums
 from astraflow.algos.packing import MicroBatch
-from astraflow.learners.logprobs import micro_batch_logprobs
+from astraflow.learners.critic import Critic
+from astraflow.learners.logprobs import micro_batch_states, state_logprobs
 from astraflow.learners.model import LoadedModel
 
 
@@ -18,7 +22,8 @@ from astraflow.learners.model import LoadedModel
 class Backward:
     """What `accumulate_gradients` found on its way."""
 
-    loss: float  # NaN or infinite: gradients are incomplete, drop them
+    loss: float  # the policy's; NaN or infinite: gradients are incomplete, drop them
+    value_loss: float = 0.0  # the critic's; likewise
     sums: TokenSums
     forward_s: float
     backward_s: float
@@ -26,24 +31,34 @@ class Backward:
 
 def accumulate_gradients(
     model: LoadedModel, plan: Sequence[MicroBatch], loss: Loss, prepared: Prepared, weights: Weights, *,
-    temperature: float,
+    temperature: float, critic: Critic | None = None,
 ) -> Backward:  # fmt: skip
     """Add the gradient of an update's loss to the model's; stops at the first loss that is not finite.
 
-    Every token weighs what it weighs in the whole update, so the plan has no influence on the result.
+    With a critic also that of its loss: to its head's, and by its coefficient to the model's. While it warms up, the
+    model gets no gradient at all. Every token weighs what it weighs in the whole update, so the plan has no influence
+    on the result.
     """
-    total, sums, forward_s, backward_s = 0.0, TokenSums(), 0.0, 0.0
+    total, value_total, sums, forward_s, backward_s = 0.0, 0.0, TokenSums(), 0.0, 0.0
+    trains_policy = critic is None or not critic.warming_up
     for micro_batch in plan:
         started = time.perf_counter()
-        current_N, entropy_N = micro_batch_logprobs(
-            model, micro_batch, temperature=temperature, with_entropy=loss.needs_entropy
-        )
-        part, found = loss.loss(prepared, weights, torch.from_numpy(micro_batch.order_N), current_N, entropy_N)
+        order_N = torch.from_numpy(micro_batch.order_N)
+        with torch.set_grad_enabled(trains_policy):
+            states_ND = micro_batch_states(model, micro_batch)
+            current_N, entropy_N = state_logprobs(
+                model, micro_batch, states_ND, temperature=temperature, with_entropy=loss.needs_entropy
+            )
+            part, found = loss.loss(prepared, weights, order_N, current_N, entropy_N)
         total, sums = total + float(part.detach()), sums + found
+        if critic is not None:
+            value_part = loss.value_loss(prepared, weights, order_N, critic.head(states_ND))
+            value_total += float(value_part.detach())
+            part = part + value_part
         forward_s += time.perf_counter() - started
-        if not math.isfinite(total):
+        if not math.isfinite(total + value_total):
             break
         started = time.perf_counter()
         part.backward()  # type: ignore[no-untyped-call]
         backward_s += time.perf_counter() - started
-    return Backward(loss=total, sums=sums, forward_s=forward_s, backward_s=backward_s)
+    return Backward(loss=total, value_loss=value_total, sums=sums, forward_s=forward_s, backward_s=backward_s)

@@ -30,21 +30,34 @@ def micro_batch_logprobs(
 
     And on request that distribution's entropy at each of them, in nats, with gradient too.
     """
-    tokens_BL, head_VD = torch.from_numpy(micro_batch.tokens_BL), model.head_VD
+    states_ND = micro_batch_states(model, micro_batch)
+    return state_logprobs(model, micro_batch, states_ND, temperature=temperature, with_entropy=with_entropy)
+
+
+def micro_batch_states(model: LoadedModel, micro_batch: MicroBatch) -> Tensor:
+    """[N, D] with gradient, in the compute dtype: the hidden states that the targets are predicted from."""
+    tokens_BL = torch.from_numpy(micro_batch.tokens_BL)
     backbone: Any = model.backbone
     if micro_batch.segments_BL is None:
         states = backbone(input_ids=tokens_BL, use_cache=False).last_hidden_state
     else:
         states = backbone(
             input_ids=tokens_BL,
-            attention_mask=segment_mask(torch.from_numpy(micro_batch.segments_BL), head_VD.dtype),
+            attention_mask=segment_mask(torch.from_numpy(micro_batch.segments_BL), model.head_VD.dtype),
             position_ids=torch.from_numpy(micro_batch.positions_BL),
             use_cache=False,
         ).last_hidden_state
-    hidden_ND = states.flatten(0, 1)[torch.from_numpy(micro_batch.sources_N)]
+    states_ND: Tensor = states.flatten(0, 1)[torch.from_numpy(micro_batch.sources_N)]
+    return states_ND
+
+
+def state_logprobs(
+    model: LoadedModel, micro_batch: MicroBatch, states_ND: Tensor, *, temperature: float, with_entropy: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """As `micro_batch_logprobs`, of hidden states that are there already."""
     targets_N = torch.from_numpy(np.ascontiguousarray(micro_batch.targets_N))
     logprobs_N, entropy_N = _TokenLogprobs.apply(  # type: ignore[no-untyped-call]
-        hidden_ND, head_VD, targets_N, 1.0 / temperature, with_entropy
+        states_ND, model.head_VD, targets_N, 1.0 / temperature, with_entropy
     )
     return logprobs_N, entropy_N if with_entropy else None
 

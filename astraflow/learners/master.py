@@ -14,6 +14,9 @@ from torch import Tensor, nn
 from astraflow.algos.dither import dithered_master, on_bf16_grid
 from astraflow.config import TrainerSection
 
+MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+"""What AdamW keeps of each master, by torch's names."""
+
 
 class MasterWeights:
     """Takes over a model's parameters: casts them to `dtype` and keeps a float32 master of each.
@@ -97,25 +100,29 @@ class MasterWeights:
         if changed:
             torch._foreach_copy_([weight for weight, _ in changed], [master for _, master in changed])
 
-    def moments(self) -> Mapping[str, tuple[Tensor, Tensor, Tensor]]:
-        """AdamW's (exp_avg, exp_avg_sq, step) of each master; empty before the first step."""
-        state = self.optimizer.state
-        return {
-            name: (state[master]["exp_avg"], state[master]["exp_avg_sq"], state[master]["step"])
-            for name, master in self.masters.items()
-            if master in state
-        }
+    def tensors(self) -> dict[str, Tensor]:
+        """Masters and AdamW's moments, which there are none of before the first step. Not copies."""
+        tensors = {f"master/{name}": master for name, master in self.masters.items()}
+        for name, master in self.masters.items():
+            state = self.optimizer.state.get(master, {})
+            tensors |= {f"{moment}/{name}": state[moment] for moment in MOMENTS if moment in state}
+        return tensors
+
+    def misfits(self, tensors: Mapping[str, Tensor]) -> list[str]:
+        """Names of masters that what `tensors` gave has in other shapes, or that only one of the two has."""
+        expected = {name: master.shape for name, master in self.masters.items()}
+        found = {name.removeprefix("master/"): t.shape for name, t in tensors.items() if name.startswith("master/")}
+        return sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))
 
     @torch.no_grad()
-    def replace(self, masters: Mapping[str, Tensor], moments: Mapping[str, tuple[Tensor, Tensor, Tensor]]) -> None:
-        """Take the values of `masters` and `moments`, whose names and shapes fit."""
+    def replace(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from what `tensors` gave, which has no misfits."""
         self.drop_gradients()
         self.optimizer.state.clear()
         for name, master in self.masters.items():
-            master.copy_(masters[name])
-            if name in moments:
-                average, square, step = moments[name]
-                self.optimizer.state[master] = {"step": step, "exp_avg": average, "exp_avg_sq": square}
+            master.copy_(tensors[f"master/{name}"])
+            if f"{MOMENTS[0]}/{name}" in tensors:
+                self.optimizer.state[master] = {moment: tensors[f"{moment}/{name}"] for moment in MOMENTS}
         self.round_into_weights()
 
     def _gradients(self) -> list[Tensor]:

@@ -23,12 +23,19 @@ and, of the computed samples, absent if there are none:
     masked_fraction  tokens without weight: M2PO's mask, masked importance sampling
     reference_kl     estimate of KL(learner ‖ reference) per token; absent without loss.kl, and while it is exactly 0
     token_entropy    mean entropy of a token's distribution; absent without loss.entropy_bonus
+and, with a critic, over all sampled tokens:
+    value_loss       half the mean squared error of values, clipped; mean over updates
+    value_grad_norm  of the head, before clipping; mean over updates
+    value_mean, return_mean   values at the start of the batch, and the returns that they ought to be
+    explained_variance   1 − Var(return − value) / Var(return); absent while all returns are equal
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from astraflow.algos.losses.compose import Prepared
 from astraflow.algos.losses.diagnostics import TokenSums
+from astraflow.algos.losses.values import explained_variance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +45,8 @@ class Update:
     skip_reason: str = ""  # nan_loss | nan_gradient | "" = made
     loss: float
     grad_norm: float = 0.0
+    value_loss: float = 0.0
+    value_grad_norm: float = 0.0
     computed_tokens: int = 0
     micro_batches: int = 0
     prepare_s: float = 0.0
@@ -62,6 +71,19 @@ def step_metrics(updates: Sequence[Update]) -> dict[str, float]:
         "optimizer_s": sum(each.optimizer_s for each in updates),
     }
     return metrics | _token_means(sum((each.sums for each in updates), TokenSums()))
+
+
+def value_metrics(prepared: Prepared, updates: Sequence[Update]) -> dict[str, float]:
+    """Of a critic; nothing without one."""
+    if prepared.values_M is None or prepared.returns_M is None:
+        return {}
+    explained = explained_variance(prepared.values_M, prepared.returns_M)
+    return {
+        "value_loss": sum(each.value_loss for each in updates) / len(updates),
+        "value_grad_norm": sum(each.value_grad_norm for each in updates) / len(updates),
+        "value_mean": float(prepared.values_M.mean()),
+        "return_mean": float(prepared.returns_M.mean()),
+    } | ({} if explained is None else {"explained_variance": explained})
 
 
 def _token_means(sums: TokenSums) -> dict[str, float]:

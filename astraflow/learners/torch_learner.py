@@ -24,17 +24,20 @@ from astraflow.errors import WeightsError
 from astraflow.learners.base import StepReport
 from astraflow.learners.batch import Batch, read_batch
 from astraflow.learners.checkpoint import read_state, write_state
+from astraflow.learners.critic import Critic
 from astraflow.learners.export import export_tensors, with_dtype
 from astraflow.learners.gradients import accumulate_gradients
 from astraflow.learners.logprobs import batch_logprobs
 from astraflow.learners.master import MasterWeights
 from astraflow.learners.model import load_frozen, load_model
 from astraflow.learners.precision import compute_dtype
-from astraflow.learners.step_metrics import Update, step_metrics
+from astraflow.learners.step_metrics import Update, step_metrics, value_metrics
 from astraflow.messages import Sample
 from astraflow.models.folder import read_files, write_model
 
 logger = logging.getLogger(__name__)
+
+CRITIC = "critic/"  # before the names of its tensors in a saved state
 
 
 class TorchLearner:
@@ -63,7 +66,7 @@ class TorchLearner:
         torch.set_num_threads(threads)
         self._section = section
         self._temperature = temperature or 1.0
-        self._loss = Loss(section.loss)
+        self._loss = Loss(section.loss, section.critic)
         self._model = load_model(model_folder)
         self._share_prefixes = share_prefixes and self._model.shares_prefixes
         self._costs = Costs(attention=self._model.attention_cost)
@@ -73,6 +76,9 @@ class TorchLearner:
         self._master = MasterWeights(
             self._model.module, section, dtype=dtype, dither_seed=seed if section.dither else None
         )
+        self._critic: Critic | None = None
+        if section.critic is not None:
+            self._critic = Critic(self._model.head_VD.shape[1], section.critic, section)
         # In the learner's own dtype: before the first step the KL is exactly 0.
         reference = reference_folder or model_folder
         self._reference = load_frozen(reference, dtype) if self._loss.needs_reference else None
@@ -115,8 +121,11 @@ class TorchLearner:
         if not done:
             return StepReport(trained=False, skip_reason=updates[0].skip_reason, metrics={"loss": updates[0].loss})
         self._steps += 1
+        if self._critic is not None:
+            self._critic.steps += 1
         metrics = {
             **step_metrics(done),
+            **value_metrics(prepared, done),
             "lr": learning_rate,
             "tokens": float(batch.sampled_tokens),
             "skipped_samples": float(batch.skipped),
@@ -131,7 +140,9 @@ class TorchLearner:
         """The whole batch before the first update; what the loss needs of it is computed here."""
         behaviour_M, proximal_M, reference_M = torch.from_numpy(batch.behaviour_M), None, None
         needs_proximal = self._loss.needs_proximal or not batch.reported
-        plan = self._plan(batch.items) if needs_proximal or self._reference is not None else []
+        values_M = None
+        looks = needs_proximal or self._reference is not None or self._critic is not None
+        plan = self._plan(batch.items) if looks else []
         if needs_proximal:
             proximal_M = batch_logprobs(self._model, plan, behaviour_M, temperature=self._temperature)
         if not batch.reported:
@@ -139,11 +150,13 @@ class TorchLearner:
             behaviour_M = proximal_M  # nothing but metrics looks at it
         if self._reference is not None:
             reference_M = batch_logprobs(self._reference, plan, behaviour_M, temperature=self._temperature)
+        if self._critic is not None:
+            values_M = self._critic.batch_values(self._model, plan, batch.sampled_tokens)
         return self._loss.prepare(
             LossBatch(
                 behaviour_M=behaviour_M, advantages_M=torch.from_numpy(batch.advantages_M),
                 sequence_M=torch.from_numpy(batch.sequence_M), task_S=torch.from_numpy(batch.tasks_S),
-                proximal_M=proximal_M, reference_M=reference_M,
+                proximal_M=proximal_M, reference_M=reference_M, values_M=values_M,
             )
         )  # fmt: skip
 
@@ -155,16 +168,23 @@ class TorchLearner:
             current_M = batch_logprobs(self._model, plan, prepared.anchor_M, temperature=self._temperature)
         weights = self._loss.weigh(prepared, chosen_S=torch.from_numpy(chosen_S), current_M=current_M)
         prepare_s = time.perf_counter() - started
-        found = accumulate_gradients(self._model, plan, self._loss, prepared, weights, temperature=self._temperature)
-        if not math.isfinite(found.loss):
-            return self._skip("nan_loss", found.loss)
-        norm = self._master.gradient_norm()
-        if not math.isfinite(norm):
+        critic = self._critic
+        found = accumulate_gradients(
+            self._model, plan, self._loss, prepared, weights, temperature=self._temperature, critic=critic
+        )
+        if not math.isfinite(found.loss + found.value_loss):
+            return self._skip("nan_loss", found.loss + found.value_loss)
+        norm, value_norm = self._master.gradient_norm(), critic.weights.gradient_norm() if critic else 0.0
+        if not math.isfinite(norm + value_norm):
             return self._skip("nan_gradient", found.loss)
         started = time.perf_counter()
-        self._master.apply_gradients(norm, learning_rate=learning_rate)
+        if critic is None or not critic.warming_up:
+            self._master.apply_gradients(norm, learning_rate=learning_rate)
+        if critic is not None:
+            critic.apply_gradients(value_norm)
         return Update(
             loss=found.loss, grad_norm=norm, sums=found.sums, micro_batches=len(plan),
+            value_loss=found.value_loss, value_grad_norm=value_norm,
             computed_tokens=sum(micro_batch.tokens_BL.size for micro_batch in plan), prepare_s=prepare_s,
             forward_s=found.forward_s, backward_s=found.backward_s, optimizer_s=time.perf_counter() - started,
         )  # fmt: skip
@@ -179,12 +199,17 @@ class TorchLearner:
 
     def _skip(self, reason: str, loss: float) -> Update:
         self._master.drop_gradients()
+        if self._critic is not None:
+            self._critic.weights.drop_gradients()
         return Update(skip_reason=reason, loss=loss)
 
     @property
     def learning_rate(self) -> float:
-        """Of the next step: rises linearly to its full value in the last warm-up step."""
-        warm_up = min(1.0, (self._steps + 1) / max(1, self._section.warmup_steps))
+        """Of the next step: rises linearly to its full value in the last warm-up step; 0 while the critic warms up."""
+        if self._critic is not None and self._critic.warming_up:
+            return 0.0
+        before = self._section.critic.warmup_steps if self._section.critic is not None else 0
+        warm_up = min(1.0, (self._steps - before + 1) / max(1, self._section.warmup_steps))
         return self._section.learning_rate * warm_up
 
     def export(self) -> Mapping[str, HostTensor]:
@@ -196,29 +221,31 @@ class TorchLearner:
         return self._files
 
     def save(self, folder: Path) -> None:
-        """Write masters and optimizer, fsynced, into an existing folder."""
-        tensors = {f"master/{name}": master for name, master in self._master.masters.items()}
-        for name, (average, square, step) in self._master.moments().items():
-            tensors |= {f"exp_avg/{name}": average, f"exp_avg_sq/{name}": square, f"step/{name}": step}
+        """Write masters and optimizer, and the critic with its own, fsynced, into an existing folder."""
+        tensors = self._master.tensors()
+        if self._critic is not None:
+            tensors |= {CRITIC + name: tensor for name, tensor in self._critic.tensors().items()}
         write_state(folder, tensors, steps=self._steps)
 
     def restore(self, folder: Path) -> None:
-        """Read what `save` wrote; nothing changes if it raises WeightsError."""
+        """Read what `save` wrote; nothing changes if it raises WeightsError.
+
+        A critic that the state knows nothing of starts afresh, its warm-up too; one that the run file no longer has is
+        left behind.
+        """
         tensors, steps = read_state(folder)
-        expected = {name: master.shape for name, master in self._master.masters.items()}
-        found = {name.removeprefix("master/"): t.shape for name, t in tensors.items() if name.startswith("master/")}
-        if found != expected:
-            wrong = sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))
+        critic = {name.removeprefix(CRITIC): t for name, t in tensors.items() if name.startswith(CRITIC)}
+        wrong = self._master.misfits(tensors)
+        if self._critic is not None and critic:
+            wrong += [CRITIC + name for name in self._critic.misfits(critic)]
+        if wrong:
             raise WeightsError(
                 f"learner state in {folder} is of another model: {len(wrong)} tensors differ, {wrong[0]}"
             )
-        moments = {
-            name: (tensors[f"exp_avg/{name}"], tensors[f"exp_avg_sq/{name}"], tensors[f"step/{name}"])
-            for name in expected
-            if f"exp_avg/{name}" in tensors
-        }
-        self._master.replace({name: tensors[f"master/{name}"] for name in expected}, moments)
+        self._master.replace(tensors)
         self._steps = steps
+        if self._critic is not None and critic:
+            self._critic.replace(critic)
 
     def export_model(self, folder: Path) -> None:
         """Write a folder that transformers loads, tokenizer and chat template included."""

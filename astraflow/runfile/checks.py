@@ -9,6 +9,7 @@ from pathlib import Path
 
 from astraflow.algos.feeds import feeds_of, players_of
 from astraflow.config import EnvSection, EvalSection, PolicySection, RunConfig, SourceSection, TrainerSection
+from astraflow.runfile.critic_checks import check_critic
 from astraflow.runfile.decode import Where, nearest
 from astraflow.runfile.loss_checks import check_loss
 from astraflow.runfile.stages import check_stages
@@ -32,6 +33,7 @@ def check(config: RunConfig, where: Where) -> None:
         _check_engine(name, policy, where)
         if policy.trainer:
             _check_trainer(name, policy.trainer, where)
+            check_critic(name, policy.trainer, where)
             check_loss(name, policy.trainer, where)
         _check_weights_stream(name, policy, config, where)
         check_transport(name, policy, where)

@@ -97,11 +97,19 @@ def _policy(trainer: TrainerSection, config: RunConfig) -> str:
     steps = [
         f"at least {least} members" if least else "whole groups",
         *(f"not {_called(name, trainer.filter_args.get(name, {}))}" for name in trainer.filters),
-        f"{trainer.advantage} advantages",
+        _advantages(trainer),
         f"{config.dataflow.order} order within staleness {trainer.max_staleness}",
         f"batches of {trainer.batch_groups} groups" + _replayed(trainer.replay, trainer),
     ]
     return " ▸ ".join(steps)
+
+
+def _advantages(trainer: TrainerSection) -> str:
+    critic = trainer.critic
+    if critic is None:
+        return f"{trainer.advantage} advantages"
+    kept = "" if trainer.filters else "groups of equal rewards too ▸ "
+    return f"{kept}advantages of a critic (GAE, gamma={critic.gamma:g}, lambda={critic.gae_lambda:g})"
 
 
 def _replayed(replay: ReplaySection, trainer: TrainerSection) -> str:

@@ -32,7 +32,9 @@ def _metric(name: str, unit: str, meaning: str) -> str:
 # optimizer steps done, this one included, and version is what the step produced.
 TRAIN_REWARD_MEAN = _metric("train.reward_mean", "reward", "mean over the batch's samples, after the filters")
 TRAIN_ADVANTAGE_ABS_MEAN = _metric(
-    "train.advantage_abs_mean", "advantage", "mean absolute advantage over the batch's samples"
+    "train.advantage_abs_mean",
+    "advantage",
+    "mean absolute advantage over the batch's samples; with a critic, of their rewards",
 )
 TRAIN_LOSS = _metric("train.loss", "loss", "the objective that was minimised")
 TRAIN_GRAD_NORM = _metric("train.grad_norm", "norm", "global gradient norm before clipping")
@@ -64,6 +66,13 @@ TRAIN_MASKED_FRACTION = _metric(
 )
 TRAIN_REFERENCE_KL = _metric("train.reference_kl", "nat", "KL estimate between current policy and reference model")
 TRAIN_TOKEN_ENTROPY = _metric("train.token_entropy", "nat", "mean entropy of the sampled tokens' distributions")
+TRAIN_VALUE_LOSS = _metric("train.value_loss", "reward^2", "critic: half the mean squared error of values, clipped")
+TRAIN_VALUE_GRAD_NORM = _metric("train.value_grad_norm", "norm", "critic: of the head's gradient, before clipping")
+TRAIN_VALUE_MEAN = _metric("train.value_mean", "reward", "critic: mean value of the batch's tokens, before the step")
+TRAIN_RETURN_MEAN = _metric("train.return_mean", "reward", "critic: mean of the returns that values ought to be")
+TRAIN_EXPLAINED_VARIANCE = _metric(
+    "train.explained_variance", "1", "critic: 1 - Var(return - value) / Var(return); 0 = no better than a constant"
+)
 TRAIN_UPDATES = _metric("train.updates", "updates", "optimizer updates in this step")
 TRAIN_SKIPPED_UPDATES = _metric("train.skipped_updates", "updates", "left out after one that was not finite")
 TRAIN_PREPARE_S = _metric("train.prepare_s", "s", "forward passes for proximal and reference logprobs")

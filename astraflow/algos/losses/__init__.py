@@ -7,6 +7,7 @@
     trust          M2PO's second-moment mask
     regularisers   KL to a reference in loss or reward; normalised advantages
     aggregation    weights that sum tokens up to the loss
+    values         a critic's loss
     diagnostics    what is counted on the way
     compose        one loss of the parts that a run file names
     presets        names of papers for sets of parts; imports no torch, and neither does this file

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from astraflow.algos.gae import at_last, gae
 from astraflow.algos.losses.aggregation import sample_weights
 from astraflow.algos.losses.correction import correction_weights
 from astraflow.algos.losses.diagnostics import TokenSums, token_sums
@@ -23,7 +24,8 @@ from astraflow.algos.losses.ratios import bounded, sequence_means
 from astraflow.algos.losses.regularisers import kl_estimate, kl_to_go, normalised
 from astraflow.algos.losses.tokens import LossBatch, LossTokens
 from astraflow.algos.losses.trust import second_moment_mask
-from astraflow.config import LossSection
+from astraflow.algos.losses.values import value_losses
+from astraflow.config import CriticSection, LossSection
 from astraflow.errors import ConfigError
 from astraflow.named import load_named
 
@@ -39,6 +41,8 @@ class Prepared:
     reference_M: Tensor | None
     sequence_M: Tensor
     lengths_S: Tensor
+    values_M: Tensor | None  # a critic's, at the start of the batch
+    returns_M: Tensor | None  # what they ought to have been
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,13 +51,18 @@ class Weights:
 
     token_M: Tensor  # in the sum over tokens
     objective_M: Tensor  # what its objective is multiplied with besides; 0 = masked
+    value: float  # of each token in a critic's loss, which is a mean over the update's tokens
 
 
 class Loss:
-    """Raises ConfigError for a loss of the user's own that can't be found, or gives no value per token."""
+    """Raises ConfigError for a loss of the user's own that can't be found, or gives no value per token.
 
-    def __init__(self, section: LossSection) -> None:
+    With a critic, batches bring its values, and advantages are made of them.
+    """
+
+    def __init__(self, section: LossSection, critic: CriticSection | None = None) -> None:
         self._section = section
+        self._critic = critic
         self._objective = _objective_of(section)
 
     @property
@@ -86,16 +95,20 @@ class Loss:
         """A token whose advantage is 0 has no gradient, whatever the other tokens are."""
         section = self._section
         own = section.objective not in OBJECTIVES
-        return not (own or self.needs_reference or self.needs_entropy or section.normalise != "none")
+        more = self.needs_reference or self.needs_entropy or self._critic is not None
+        return not (own or more or section.normalise != "none")
 
     def prepare(self, batch: LossBatch) -> Prepared:
         section = self._section
         anchor_M = batch.behaviour_M if batch.proximal_M is None else batch.proximal_M
-        advantages_M = batch.advantages_M
+        advantages_M, returns_M, penalty_M = batch.advantages_M, None, None
         if section.kl > 0 and section.kl_in == "reward":
             assert batch.reference_M is not None
-            kl_M = kl_estimate(anchor_M, batch.reference_M, section.kl_estimator)
-            advantages_M = advantages_M - section.kl * kl_to_go(kl_M, batch.sequence_M)
+            penalty_M = section.kl * kl_estimate(anchor_M, batch.reference_M, section.kl_estimator)
+        if self._critic is not None:
+            advantages_M, returns_M = _by_critic(batch, penalty_M, self._critic)
+        elif penalty_M is not None:
+            advantages_M = advantages_M - kl_to_go(penalty_M, batch.sequence_M)
         if section.normalise != "none":
             kinds_S = batch.task_S if section.normalise == "task" else torch.zeros_like(batch.task_S)
             advantages_M = normalised(advantages_M, kinds_S[batch.sequence_M])
@@ -109,6 +122,7 @@ class Loss:
         return Prepared(
             behaviour_M=batch.behaviour_M, anchor_M=anchor_M, advantages_M=advantages_M, correction_M=correction_M,
             reference_M=batch.reference_M, sequence_M=batch.sequence_M, lengths_S=batch.lengths_S,
+            values_M=batch.values_M, returns_M=returns_M,
         )  # fmt: skip
 
     def weigh(self, prepared: Prepared, *, chosen_S: Tensor, current_M: Tensor | None = None) -> Weights:
@@ -130,7 +144,8 @@ class Loss:
             log_ratio_M = bounded(current_M - prepared.anchor_M) * chosen_M
             kept_M = second_moment_mask(log_ratio_M, prepared.advantages_M, threshold=section.m2_threshold)
             objective_M = objective_M * kept_M
-        return Weights(token_M=token_M, objective_M=objective_M)
+        tokens = max(1, int((prepared.lengths_S * chosen_S).sum()))
+        return Weights(token_M=token_M, objective_M=objective_M, value=1.0 / tokens)
 
     def loss(
         self, prepared: Prepared, weights: Weights, order_N: Tensor, current_N: Tensor, entropy_N: Tensor | None = None
@@ -153,6 +168,14 @@ class Loss:
         loss = (loss_N * weights.token_M[order_N]).sum()
         return loss, token_sums(tokens, cut_N=cut_N, weight_N=weight_N)
 
+    def value_loss(self, prepared: Prepared, weights: Weights, order_N: Tensor, values_N: Tensor) -> Tensor:
+        """The critic's part of an update's value loss, a scalar. `values_N`: of the tokens `order_N`, with gradient."""
+        assert self._critic is not None
+        assert prepared.values_M is not None
+        assert prepared.returns_M is not None
+        old_N, returns_N = prepared.values_M[order_N], prepared.returns_M[order_N]
+        return value_losses(values_N, old_N, returns_N, clip=self._critic.value_clip).sum() * weights.value
+
     def _tokens(self, prepared: Prepared, order_N: Tensor, current_N: Tensor, entropy_N: Tensor | None) -> LossTokens:
         anchor_N, sequence_N = prepared.anchor_M[order_N], prepared.sequence_M[order_N]
         log_ratio_N = current_N - anchor_N
@@ -164,6 +187,20 @@ class Loss:
             sequence_N=sequence_N, entropy_N=entropy_N,
             reference_N=None if prepared.reference_M is None else prepared.reference_M[order_N],
         )  # fmt: skip
+
+
+def _by_critic(batch: LossBatch, penalty_M: Tensor | None, critic: CriticSection) -> tuple[Tensor, Tensor]:
+    """GAE's advantages and returns: each sample's reward at its last token, less the penalty of every token."""
+    assert batch.values_M is not None
+    sequence_M = batch.sequence_M.numpy()
+    rewards_M = at_last(batch.advantages_M.double().numpy(), sequence_M)
+    if penalty_M is not None:
+        rewards_M = rewards_M - penalty_M.double().numpy()
+    advantages_M, returns_M = gae(
+        rewards_M, batch.values_M.double().numpy(), sequence_M, gamma=critic.gamma, gae_lambda=critic.gae_lambda
+    )
+    dtype = batch.advantages_M.dtype
+    return torch.from_numpy(advantages_M).to(dtype), torch.from_numpy(returns_M).to(dtype)
 
 
 def _objective_of(section: LossSection) -> Objective:

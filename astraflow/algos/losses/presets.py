@@ -4,6 +4,7 @@ A preset fills in what the run file leaves open and wins over nothing. Invariant
 """
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,12 +78,17 @@ PRESETS: Mapping[str, Preset] = {
         },
         trainer=_SEVERAL,
     ),
+    "ppo": Preset(
+        source="arXiv:1707.06347",
+        loss=_CLIP | {"normalise": "batch"},
+        trainer={"advantage": "gae", "filters": [], "critic": {}},
+    ),
 }  # fmt: skip
 """By the names of `[policies.<name>.trainer.loss].preset`."""
 
 
 def expand(trainer: dict[str, Any], *, max_new_tokens: Any) -> None:
-    """Fill the keys of a preset into a run file's trainer table, and what a constant normaliser defaults to.
+    """Fill the keys of a preset into a run file's trainer table, what a critic brings, and a constant normaliser.
 
     The table needn't be valid: what isn't understood is left for who checks it.
     """
@@ -93,6 +99,10 @@ def expand(trainer: dict[str, Any], *, max_new_tokens: Any) -> None:
     if preset is not None:
         for table, parts in ((loss, preset.loss), (trainer, preset.trainer)):
             for key, value in parts.items():
-                table.setdefault(key, value)
+                table.setdefault(key, copy(value))
+    if "critic" in trainer:
+        trainer.setdefault("advantage", "gae")
+        trainer.setdefault("filters", [])
+        loss.setdefault("normalise", "batch")
     if loss.get("aggregation") == "constant" and not loss.get("aggregation_constant"):
         loss["aggregation_constant"] = max_new_tokens

@@ -19,11 +19,12 @@ class LossBatch:
     """One batch, before any of it goes through the model."""
 
     behaviour_M: Tensor  # float32
-    advantages_M: Tensor  # float32, of each token's sample
+    advantages_M: Tensor  # float32, of each token's sample; its reward where there are values
     sequence_M: Tensor  # int64, index of each token's sample; ascending
     task_S: Tensor  # int64: samples of one environment have equal numbers
     proximal_M: Tensor | None = None  # None: no part of the loss needs it
     reference_M: Tensor | None = None
+    values_M: Tensor | None = None  # float32, a critic's at the start of the batch
 
     @property
     def lengths_S(self) -> Tensor:
