@@ -16,7 +16,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     loss_mask: Array  # u1[T]: 1 where the policy sampled the token
     logprobs: Array  # f4[T]: behaviour logprobs, 0 where loss_mask is 0
     versions: tuple[VersionSpan, ...]  # in coordinates of T
-    advantage: float
+    advantage: float  # with a critic: the reward less penalties, of which the learner makes advantages
     reward: float
     env: str = ""
 
