@@ -64,8 +64,9 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.write(json.dumps(rows, indent=2) + "\n")
     else:
         sys.stdout.write(table(rows))
-    for failure in failures[:3]:
-        console.print(f"failed: {failure}", style="yellow", markup=False, highlight=False)
+    if failures:
+        more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
+        console.print(f"failed: {failures[0]}{more}", style="yellow", markup=False, highlight=False, soft_wrap=True)
     return 0 if all(row["answers"] for row in rows) else 1
 
 
@@ -151,7 +152,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         passes = [f"{row['pass_at'][str(k)]:.3f}" if str(k) in row["pass_at"] else "–" for k in ladder]
         shown.add_row(
             row["set"], row["policy"], str(row["tasks"]), str(row["answers"]), str(row["failed"]),
-            f"avg@{row['repeats']} {_with_error(row['correct'], row['correct_se'])}", *passes,
+            _with_error(row["correct"], row["correct_se"], f"avg@{row['repeats']} "), *passes,
             _with_error(row["reward"], row["reward_se"]),
         )  # fmt: skip
     text = StringIO()
@@ -159,7 +160,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     return text.getvalue()
 
 
-def _with_error(value: float | None, error: float | None) -> str:
+def _with_error(value: float | None, error: float | None, what: str = "") -> str:
     if value is None:
         return "–"
-    return f"{value:.3f}" if error is None else f"{value:.3f} ± {error:.3f}"
+    return f"{what}{value:.3f}" if error is None else f"{what}{value:.3f} ± {error:.3f}"

@@ -78,6 +78,7 @@ def test_the_table_has_what_is_known_and_dashes() -> None:
     }  # fmt: skip
     text = table([row, row | {"repeats": 1, "correct": None, "pass_at": {}, "reward": 0.25}])
     assert "avg@4 0.500 ± 0.125" in text
+    assert "avg@1" not in text
     assert "pass@2" in text
     assert "0.750" in text
     assert "0.250" in text

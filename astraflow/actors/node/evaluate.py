@@ -26,7 +26,7 @@ class Evaluated(NamedTuple):
     """What came out."""
 
     scores: list[Metrics]  # of kind eval, by set and policy
-    failures: list[str]  # why episodes failed, each reason once
+    failures: list[str]  # why attempts failed
 
 
 def evaluation_of(config: RunConfig, models: dict[str, str], sets: Sequence[str] = ()) -> RunConfig:
@@ -79,5 +79,4 @@ async def evaluate(config: RunConfig) -> Evaluated:
     if code or len(scores) == 0:
         assert isinstance(said.file, io.StringIO)
         raise EngineError(f"the evaluation failed:\n{said.file.getvalue()}")
-    failures = {f"{each.reason}: {each.error}" for each in episodes if each.error}
-    return Evaluated(scores, sorted(failures))
+    return Evaluated(scores, [f"{each.reason}: {each.error}" for each in episodes if each.error])
