@@ -1,8 +1,14 @@
-"""Presence through an outage of the server."""
+"""Presence through an outage of the server, and what is said of a loop that is late."""
 
+import asyncio
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
-from astraflow.actors.base.heartbeat import Heartbeat
+from astraflow.actors.base.heartbeat import Heartbeat, LoopClock
 from astraflow.bus import EmbeddedServer
 from tests.actors.contexts import context, with_bus
 from tests.support import eventually, kill
@@ -31,3 +37,38 @@ async def test_a_heartbeat_outlives_an_outage_that_is_longer_than_its_patience(t
             assert told[0].startswith("nats-server stores nothing: ")
             assert told[1] == "nats-server stores again"
     await again.stop()
+
+
+async def test_a_loop_is_blocked_by_a_frame_and_not_by_waiting_for_events() -> None:
+    loop, (reader, writer), done = asyncio.get_running_loop(), socket.socketpair(), asyncio.Event()
+    clock, blocked, waiting = LoopClock(loop), [], []
+    clock.stop()  # late from now on, as after a SIGSTOP
+
+    def look_while_it_is_blocked() -> None:
+        blocked.append(seen(lambda frame: "selectors.py" in frame))
+        writer.send(b"x")
+
+    def look_while_it_waits() -> None:
+        waiting.append(seen(lambda frame: not frame))
+        loop.call_soon_threadsafe(done.set)
+
+    def seen(wanted: Callable[[str], bool]) -> str:
+        until = time.monotonic() + 10
+        while not wanted(frame := clock.stuck_frame()) and time.monotonic() < until:
+            time.sleep(0.001)
+        return frame
+
+    with reader, writer, selectors.DefaultSelector() as selector:
+        selector.register(reader, selectors.EVENT_READ)
+        thread = threading.Thread(target=look_while_it_is_blocked)
+        thread.start()
+        selector.select()
+        thread.join()
+    assert "selectors.py" in blocked[0]
+    assert "test_heartbeat.py" in blocked[0]
+
+    thread = threading.Thread(target=look_while_it_waits)
+    thread.start()
+    await done.wait()
+    thread.join()
+    assert waiting == [""]

@@ -6,12 +6,15 @@ It does not decide anything: it writes the member record under a TTL and samples
 import asyncio
 import contextlib
 import logging
+import selectors
 import sys
+import sysconfig
 import threading
 import time
 import traceback
+from asyncio import base_events
 from collections.abc import Callable
-from types import TracebackType
+from types import FrameType, TracebackType
 
 from astraflow.actors.base.context import ActorContext
 from astraflow.bus import Bus, BusOptions
@@ -22,6 +25,8 @@ TICK_S = 0.1
 STUCK_AFTER_S = 1.0
 MAX_PERIOD_S = 1.0  # so that status is never older than this
 GOODBYE_S = 5.0
+FRAMES = 3
+_STDLIB = sysconfig.get_path("stdlib")
 
 _log = logging.getLogger(__name__)
 
@@ -47,10 +52,28 @@ class LoopClock:
         return max(0.0, time.monotonic() - self._last - TICK_S)
 
     def stuck_frame(self) -> str:
-        """Where the loop's thread is right now, innermost call first; "" if the thread is gone."""
+        """Where the loop's thread is right now, innermost call first, and who called the library that it is in.
+
+        "" if the thread is gone, or waits for events: then nothing blocks it, the process was stopped or gets no CPU.
+        """
         frame = sys._current_frames().get(self._thread_id)
-        stack = traceback.extract_stack(frame)[-3:] if frame else []
-        return " < ".join(f"{entry.filename}:{entry.lineno} {entry.name}" for entry in reversed(stack))
+        if frame is None or _waits_for_events(frame):
+            return ""
+        stack = traceback.extract_stack(frame)[::-1]
+        shown = stack[:FRAMES]
+        if all(map(_is_library, shown)):
+            shown[-1:] = [next((entry for entry in stack if not _is_library(entry)), shown[-1])]
+        return " < ".join(f"{entry.filename}:{entry.lineno} {entry.name}" for entry in shown)
+
+
+def _waits_for_events(frame: FrameType) -> bool:
+    """Whether it is the event loop's own select; others' are not, e.g. that of `subprocess.run`."""
+    files = frame.f_code.co_filename, frame.f_back.f_code.co_filename if frame.f_back else ""
+    return files == (selectors.__file__, base_events.__file__)
+
+
+def _is_library(entry: traceback.FrameSummary) -> bool:
+    return entry.filename.startswith(_STDLIB) or "site-packages" in entry.filename
 
 
 class Heartbeat:
