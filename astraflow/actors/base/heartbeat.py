@@ -12,7 +12,6 @@ import sysconfig
 import threading
 import time
 import traceback
-from asyncio import base_events
 from collections.abc import Callable
 from types import FrameType, TracebackType
 
@@ -69,7 +68,7 @@ class LoopClock:
 def _waits_for_events(frame: FrameType) -> bool:
     """Whether it is the event loop's own select; others' are not, e.g. that of `subprocess.run`."""
     files = frame.f_code.co_filename, frame.f_back.f_code.co_filename if frame.f_back else ""
-    return files == (selectors.__file__, base_events.__file__)
+    return files == (selectors.__file__, asyncio.base_events.__file__)
 
 
 def _is_library(entry: traceback.FrameSummary) -> bool:
