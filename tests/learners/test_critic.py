@@ -10,9 +10,20 @@ import torch
 from astraflow.config import CriticSection, LossSection, TrainerSection
 from astraflow.errors import WeightsError
 from astraflow.learners.critic import ValueHead
+from astraflow.learners.model import load_model
 from astraflow.learners.torch_learner import TorchLearner
 from astraflow.messages import Sample, array_of
-from tests.learners.learner_cases import VOCABULARY, batch, digest, learner, model_folder, sample, section, state
+from tests.learners.learner_cases import (
+    VOCABULARY,
+    as_torch,
+    batch,
+    digest,
+    learner,
+    model_folder,
+    sample,
+    section,
+    state,
+)
 
 
 def settings(trainer: dict[str, Any] | None = None, **critic: Any) -> TrainerSection:
@@ -38,7 +49,7 @@ def test_value_loss_falls_and_the_variance_gets_explained(tmp_path: Path) -> Non
     assert first["value_loss"] == pytest.approx(0.25)  # ½·mean of 1 and 0
     assert first["explained_variance"] == pytest.approx(0.0)
     assert (first["value_mean"], first["return_mean"]) == (0.0, pytest.approx(0.5))
-    for _ in range(20):
+    for _ in range(14):
         last = one.step(told_by_the_prompt(0)).metrics
     assert last["value_loss"] < 0.2 * first["value_loss"]
     assert last["explained_variance"] > 0.6
@@ -204,3 +215,19 @@ def test_a_reward_that_is_no_number_or_overflows_leaves_policy_and_critic_as_the
     report = one.step([*batch(1), sample([1, 2], [3], advantage=reward)])
     assert (report.trained, report.skip_reason) == (False, "nan_loss")
     assert state(one, tmp_path / "after") == before
+
+
+def test_a_reply_worth_more_than_expected_gets_likelier_in_groups_of_one(tmp_path: Path) -> None:
+    """The reward of one group against the critic's expectation, which is made of the other."""
+    one = learner(model_folder(tmp_path), settings({"learning_rate": 3e-3}))
+    good, bad = sample([1, 2], [3], advantage=1.0, group="a"), sample([1, 2], [4], advantage=0.0, group="b")
+    gaps = []
+    for _ in range(2):
+        model = load_model(tmp_path)
+        for name, tensor in one.export().items():
+            model.module.get_parameter(name).data.copy_(as_torch(tensor))
+        logits = model.module(input_ids=torch.tensor([[1, 2]])).logits[0, -1].detach()
+        gaps.append(float(logits[3] - logits[4]))
+        for _ in range(4):
+            assert one.step([good, bad]).trained
+    assert gaps[1] > gaps[0] + 0.1
