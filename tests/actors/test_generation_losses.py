@@ -197,6 +197,25 @@ async def _empty(bus: Bus) -> bool:
     return (await bus.stream_depths())["gen.solver"] == 0
 
 
+async def test_a_request_that_comes_again_and_again_is_a_dead_letter_beside_others(
+    nats_server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("astraflow.actors.policy.actor.VERSION_WITHIN_S", 0.1)
+    async with context(nats_server, tmp_path, role="rollout") as ctx, Asker.open(ctx.bus) as asker:
+        topology = ctx.bus.topology
+        await asker.ask("poison", min_version=99)
+        async with ctx.bus.queue(topology.gen_requests, topology.gen_consumer("solver")) as queue:
+            for _ in range(1000):
+                (delivery,) = await queue.fetch(1)
+                await delivery.nak()
+        async with replica(nats_server, tmp_path, slow(0.01, slots=1)):
+            await asker.ask("good")
+            await eventually(lambda: asker.finished("good"), within_s=20)
+            await eventually(lambda: _empty(ctx.bus), within_s=20)
+        (letter,) = await ctx.bus.dead_letters()
+        assert letter.reason == "request 'poison' wants version 99, which never came"
+
+
 async def test_a_request_that_is_cancelled_before_it_starts_frees_its_slot(
     nats_server: EmbeddedServer, tmp_path: Path
 ) -> None:
