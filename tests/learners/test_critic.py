@@ -104,7 +104,7 @@ def policy_after(folder: Path, chosen: TrainerSection) -> str:
 def test_its_gradient_reaches_the_backbone_by_its_coefficient(tmp_path: Path) -> None:
     """The first step's head is 0 and passes nothing on; in the second it does, if the coefficient lets it."""
     folder = model_folder(tmp_path)
-    fixed = {"gae_lambda": 1.0, "value_clip": 0.0}
+    fixed: dict[str, Any] = {"gae_lambda": 1.0, "value_clip": 0.0}
     assert policy_after(folder, settings(**fixed)) != policy_after(folder, settings(coefficient=0.5, **fixed))
 
 
