@@ -4,9 +4,10 @@
 
 Real policy-gradient steps of SmolLM2-135M (as in delta_codec.py) are published by the trainer's `WeightPublisher` to a
 nats-server of its own, followed by a `WeightFollower` and swapped into the in-process engine, which decodes `--running`
-requests meanwhile; trainer and replica share this process. Wall seconds, the median over the steps. The bounds are
-measured in the same run: a copy of the model in memory, a copy of it over a loopback TCP connection, and a copy of as
-many elements as changed.
+requests meanwhile; trainer and replica share this process. Wall milliseconds, the median over the steps; where it says
+CPU, those of one thread, the best of five, which other load on the machine lengthens less. A full goes by each of
+`--transports` (as in full_transports.py). The bounds are of the same run: a copy of the model in memory, a copy
+of it over a loopback TCP connection, and a copy of as many elements as changed. `--model tiny` is the smallest form.
 """
 
 import argparse
@@ -15,22 +16,23 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from delta_codec import Model, versions
+from delta_codec import Clock, Model, versions
+from full_transports import measure as measure_full
 from rich.console import Console
 from rich.table import Table
+from transformers import AutoModelForCausalLM
 
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.weights.follower import WeightFollower, first_head
 from astraflow.actors.weights.publisher import WeightPublisher
-from astraflow.actors.weights.store import full_store
-from astraflow.algos.changes import Behind, changed_elements
+from astraflow.algos.changes import Behind
 from astraflow.algos.delta import decode, encode
 from astraflow.algos.shadow import Shadow, apply
 from astraflow.algos.sparse import as_integers
@@ -43,23 +45,28 @@ from astraflow.config import (
     RunSection,
     SourceSection,
     TrainerSection,
-    WeightsSection,
     to_json,
 )
+from astraflow.engines.architecture import decoder_spec, read_facts
 from astraflow.engines.base import EngineRequest, PolicyEngine
 from astraflow.engines.cpu import CpuEngine
+from astraflow.engines.decoder_weights import DecoderWeights
+from astraflow.engines.hardware import compute_dtype
 from astraflow.errors import EngineError
+from astraflow.learners.export import export_tensors
+from astraflow.learners.master import MasterWeights
 from astraflow.messages import RunRecord, Sampling
 from astraflow.models.folder import read_model
 from astraflow.models.smollm2 import prepare_smollm2
+from astraflow.models.tiny import prepare_tiny
 
-PROMPT_TOKENS, NEW_TOKENS = 32, 400
+PROMPT_TOKENS, NEW_TOKENS = 16, 400
 CHUNK_BYTES = 1 << 20
+REPEATS = 5
 
 
-def config(transport: str) -> RunConfig:
-    weights = WeightsSection(full_transport=transport)  # type: ignore[arg-type]
-    solver = PolicySection(model="smollm2-135m-instruct", trainer=TrainerSection(steps=1), weights=weights)
+def config() -> RunConfig:
+    solver = PolicySection(model="smollm2-135m-instruct", trainer=TrainerSection(steps=1))
     return RunConfig(
         run=RunSection(name="bench"),
         policies={"solver": solver},
@@ -69,9 +76,9 @@ def config(transport: str) -> RunConfig:
 
 
 @asynccontextmanager
-async def contexts(transport: str) -> AsyncIterator[tuple[ActorContext, ActorContext]]:
+async def contexts() -> AsyncIterator[tuple[ActorContext, ActorContext]]:
     """A trainer's and a replica's, on a server of their own."""
-    settings = config(transport)
+    settings = config()
     with tempfile.TemporaryDirectory(prefix="astraflow-weights-") as folder:
         server = EmbeddedServer(Path(folder) / "nats")
         await server.start()
@@ -95,13 +102,14 @@ async def contexts(transport: str) -> AsyncIterator[tuple[ActorContext, ActorCon
 
 
 @asynccontextmanager
-async def decoding(engine: PolicyEngine, count: int) -> AsyncIterator[None]:
+async def decoding(engine: PolicyEngine, count: int, *, vocabulary: int) -> AsyncIterator[None]:
     """Keep `count` requests running."""
+    new_tokens = min(NEW_TOKENS, engine.context_length - PROMPT_TOKENS)
 
     async def run(number: int) -> None:
         for attempt in range(10**6):
-            prompt = np.random.default_rng(number).integers(5, 40_000, PROMPT_TOKENS).astype(np.int32)
-            sampling = Sampling(max_new_tokens=NEW_TOKENS, ignore_eos=True)
+            prompt = np.random.default_rng(number).integers(0, vocabulary, PROMPT_TOKENS).astype(np.int32)
+            sampling = Sampling(max_new_tokens=new_tokens, ignore_eos=True)
             request = EngineRequest(id=f"{number}-{attempt}", prompt_tokens=prompt, sampling=sampling, seed=number)
             try:
                 async for _ in engine.generate(request):
@@ -114,16 +122,6 @@ async def decoding(engine: PolicyEngine, count: int) -> AsyncIterator[None]:
         yield
         for task in tasks:
             task.cancel()
-
-
-def best(work: Callable[[], object], repeats: int = 3) -> float:
-    """Wall seconds."""
-    seconds = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - started)
-    return min(seconds)
 
 
 async def loopback_s(data: bytes) -> float:
@@ -148,58 +146,64 @@ async def loopback_s(data: bytes) -> float:
         return time.perf_counter() - started
 
 
-def codec(base: Model, new: Model) -> dict[str, float]:
-    """The codec alone, in one thread, wall seconds."""
+def tiny_versions(folder: Path, learning_rate: float, steps: int) -> Iterator[Model]:
+    """Like `delta_codec.versions`, of a model whose tokenizer knows no chats: it learns random tokens."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    section = TrainerSection(steps=steps, learning_rate=learning_rate)
+    master = MasterWeights(model, section, dtype=torch.bfloat16, dither_seed=0)
+    torch.manual_seed(0)
+    yield export_tensors(model)
+    for _ in range(steps):
+        tokens = torch.randint(model.config.vocab_size, (4, 16))
+        model(input_ids=tokens, labels=tokens).loss.backward()
+        master.apply_gradients(master.gradient_norm(), learning_rate=learning_rate)
+        yield export_tensors(model)
+
+
+def codec(base: Model, new: Model, files: Mapping[str, bytes]) -> dict[str, float]:
+    """The codec and the swap alone, in one thread, CPU seconds."""
+    clock = Clock(REPEATS)
     digests = {name: tensor.digest() for name, tensor in base.items()}
     delta = encode(base, new, base_version=0, version=1, base_digests=digests)
     update = decode(delta.payload, base)
-    shadows = [Shadow.copy_of(0, base, digests) for _ in range(3)]
-    behind = Behind()
+    shadows = [Shadow.copy_of(0, base, digests) for _ in range(REPEATS)]
+    behind, shadow = Behind(), Shadow.copy_of(0, base, digests)
     behind.add([update])
-    fresh = Shadow.copy_of(0, base, digests)
-    values = behind.changes(fresh)
-    bits = {name: as_integers(tensor) for name, tensor in fresh.tensors.items()}
-
-    def scatter() -> None:
-        for name, change in values.items():
-            bits[name][change.positions] = change.values  # type: ignore[union-attr]
-
-    whole = np.concatenate(list(bits.values()))
-    target = np.empty_like(whole)
+    changes = behind.changes(shadow)
+    spec = decoder_spec(read_facts(files))
+    assert spec is not None
+    live = DecoderWeights(spec, base, compute_dtype("auto"))
+    puts = [live.prepare(changes) for _ in range(REPEATS)]
+    whole = np.concatenate([as_integers(tensor) for tensor in shadow.tensors.values()])
+    target = np.ones_like(whole)
     return {
         "delta_bytes": float(len(delta.payload)),
-        "changed": float(changed_elements(values)),
-        "encode_s": best(lambda: encode(base, new, base_version=0, version=1, base_digests=digests)),
-        "decode_s": best(lambda: decode(delta.payload, base)),
-        "apply_s": best(lambda: apply(update, shadows.pop())),
-        "copy_s": best(lambda: np.copyto(target, whole)),
-        "scatter_s": best(scatter),
+        "changed": update.changed / len(whole),
+        "encode_cpu_s": clock.best(lambda: encode(base, new, base_version=0, version=1, base_digests=digests)),
+        "decode_cpu_s": clock.best(lambda: decode(delta.payload, base)),
+        "apply_cpu_s": clock.best(lambda: apply(update, shadows.pop())),
+        "prepare_cpu_s": clock.best(lambda: live.prepare(changes)),
+        "pause_cpu_s": clock.best(lambda: puts.pop()()),
+        "copy_cpu_s": clock.best(lambda: np.copyto(target, whole)),
+        "copy_elements_cpu_s": clock.best(lambda: np.copyto(target[: update.changed], whole[: update.changed])),
     }
 
 
-async def follow(
-    folder: Path, chain: Sequence[Model], *, transport: str, running: int, threads: int
-) -> dict[str, float]:
+async def follow(files: Mapping[str, bytes], chain: Sequence[Model], *, running: int, threads: int) -> dict[str, float]:
     """Publish and follow every version; medians over the versions behind the first."""
-    files, _ = read_model(folder)
     seconds: dict[str, list[float]] = {}
-    full: dict[str, float] = {}
-    async with contexts(transport) as (trainer, replica), full_store(trainer) as fulls:
-        publisher = WeightPublisher(trainer, full_every=50, fulls=fulls)
+    async with contexts() as (trainer, replica):
+        publisher = WeightPublisher(trainer, full_every=50)
         follower = WeightFollower(replica.bus, "solver")
-        engine: CpuEngine | None = None
-        started = time.perf_counter()
         await publisher.publish(chain[0], files, version=0, step=0, batch=0)
-        full["full_publish_s"] = time.perf_counter() - started
-        advance = await follower.advance(await first_head(replica.bus, "solver"))
-        full |= {"full_transfer_s": advance.transfer_s, "full_verify_s": advance.verify_s}
+        await follower.advance(await first_head(replica.bus, "solver"))
         assert follower.shadow is not None
         section = EngineSection(slots=max(1, running))
         engine = CpuEngine(files, follower.shadow.tensors, section=section, threads=threads)
         await engine.start()
         follower.behind.clear()
         try:
-            async with decoding(engine, running):
+            async with decoding(engine, running, vocabulary=read_facts(files).vocab_size):
                 for version, model in enumerate(chain[1:], 1):
                     began = time.perf_counter()
                     await publisher.publish(model, files, version=version, step=version, batch=version)
@@ -221,33 +225,38 @@ async def follow(
                         seconds.setdefault(name, []).append(value)
         finally:
             await engine.stop()
-    return full | {name: statistics.median(values) for name, values in seconds.items()}
+    return {name: statistics.median(values) for name, values in seconds.items()}
 
 
 async def measure(folder: Path, rate: float, arguments: argparse.Namespace) -> dict[str, float]:
     """One column: a learning rate."""
-    chain = list(versions(folder, rate, arguments.steps))
+    chain = list((tiny_versions if arguments.model == "tiny" else versions)(folder, rate, arguments.steps))
+    files, _ = read_model(folder)
     whole = b"".join(bytes(tensor.data) for tensor in chain[0].values())
-    found = {"full_bytes": float(len(whole)), **codec(chain[-2], chain[-1])}
+    found = {"full_bytes": float(len(whole)), **codec(chain[-2], chain[-1], files)}
     found["loopback_s"] = min([await loopback_s(whole) for _ in range(3)])
-    return found | await follow(
-        folder, chain, transport=arguments.transport, running=arguments.running, threads=arguments.threads
-    )
+    for transport in arguments.transports:
+        with tempfile.TemporaryDirectory(prefix="astraflow-full-") as store:
+            seconds = await measure_full(transport, whole, Path(store), 1)
+        found[f"full_{transport}_s"] = seconds["publish_s"] + seconds["load_s"]
+    return found | await follow(files, chain, running=arguments.running, threads=arguments.threads)
 
 
 ROWS: tuple[tuple[str, str], ...] = (
     ("full_bytes", "full, MB"),
     ("delta_bytes", "delta, MB"),
-    ("changed", "elements changed"),
-    ("copy_s", "bound: copy of the model in memory, ms"),
+    ("changed", "changed, %"),
+    ("copy_cpu_s", "bound: copy of the model in memory, CPU ms"),
+    ("copy_elements_cpu_s", "bound: copy of as many elements as changed, CPU ms"),
     ("loopback_s", "bound: the model over loopback TCP, ms"),
-    ("scatter_s", "bound: copy of the changed elements (bf16), ms"),
-    ("encode_s", "encode with digests, ms"),
-    ("decode_s", "decode, ms"),
-    ("apply_s", "apply and verify, ms"),
-    ("full_publish_s", "full: publish, ms"),
-    ("full_transfer_s", "full: fetch, ms"),
-    ("full_verify_s", "full: verify, ms"),
+    ("encode_cpu_s", "delta: encode with digests, CPU ms"),
+    ("decode_cpu_s", "delta: decode, CPU ms"),
+    ("apply_cpu_s", "delta: apply and verify, CPU ms"),
+    ("prepare_cpu_s", "delta: prepare the swap, CPU ms"),
+    ("pause_cpu_s", "delta: PAUSE of decoding, CPU ms"),
+    ("full_nats_s", "full by nats: publish to rebuilt, ms"),
+    ("full_file_s", "full by file: publish to rebuilt, ms"),
+    ("full_http_s", "full by http: publish to rebuilt, ms"),
     ("publish_s", "delta: publish (encode, store, head), ms"),
     ("transfer_s", "delta: plan and fetch, ms"),
     ("verify_s", "delta: decode, apply, verify, ms"),
@@ -258,12 +267,12 @@ ROWS: tuple[tuple[str, str], ...] = (
 
 
 def table(columns: dict[str, dict[str, Any]], title: str) -> Table:
-    shown = Table("SmolLM2-135M", *columns, title=title)
+    shown = Table("", *columns, title=title)
     for key, label in ROWS:
-        scale = 1e-6 if key.endswith("bytes") else 1.0 if key == "changed" else 1e3
-        shown.add_row(
-            label, *(f"{column[key] * scale:,.{0 if key == 'changed' else 2}f}" for column in columns.values())
-        )
+        scale = 1e-6 if key.endswith("bytes") else 100 if key == "changed" else 1e3
+        figures = [f"{column[key] * scale:,.2f}" for column in columns.values() if key in column]
+        if figures:
+            shown.add_row(label, *figures)
     return shown
 
 
@@ -273,16 +282,18 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4, help="optimizer steps per learning rate; each takes 269 MB")
     parser.add_argument("--running", type=int, default=4, help="requests that decode meanwhile")
     parser.add_argument("--threads", type=int, default=1, help="of the engine")
-    parser.add_argument("--transport", default="nats", choices=("nats", "file", "http"), help="of fulls")
+    transports = ("nats", "file", "http")
+    parser.add_argument("--transports", nargs="*", default=transports, choices=transports, help="of fulls")
+    parser.add_argument("--model", default="smollm2", choices=("smollm2", "tiny"))
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    folder = prepare_smollm2()
+    folder = prepare_smollm2() if arguments.model == "smollm2" else prepare_tiny("reverse")
     columns = {f"lr {rate:g}": asyncio.run(measure(folder, rate, arguments)) for rate in arguments.rates}
     if arguments.json:
         Console().print_json(json.dumps(columns))
     else:
-        title = f"fulls by {arguments.transport}, {arguments.running} requests running"
+        title = f"{arguments.model}, {compute_dtype('auto')} engine, {arguments.running} requests running"
         Console(width=120).print(table(columns, title))
 
 

@@ -1,19 +1,24 @@
 """Where a trainer starts from, on a real server: its own lineage, and never behind what another disk made durable."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from astraflow.actors.base.context import ActorContext
+from astraflow.actors.policy import actor as policy
 from astraflow.actors.trainer.actor import run
 from astraflow.actors.trainer.resume import Resumed, progress_key, publish_frozen, resume
+from astraflow.actors.weights.catalog import fault_of_newest, head_of, retained
 from astraflow.actors.weights.publisher import WeightPublisher
 from astraflow.bus import EmbeddedServer
 from astraflow.config import TrainerSection
 from astraflow.errors import FencedError
-from astraflow.messages import Progress
+from astraflow.messages import MemberState, Progress
 from tests.actors.contexts import CONFIG, context
 from tests.actors.test_checkpoints import state
+from tests.actors.test_weight_faults import damage
+from tests.support import eventually
 
 SECTION = TrainerSection(steps=9, learner="toy")
 
@@ -100,3 +105,50 @@ async def test_two_trainers_of_a_frozen_policy_publish_it_once(nats_server: Embe
         first = await ctx.bus.log_state(ctx.bus.topology.weights("solver"))
         await publish_frozen(ctx, epoch=2)
         assert await ctx.bus.log_state(ctx.bus.topology.weights("solver")) == first
+
+
+async def test_a_frozen_policy_whose_weights_were_damaged_says_what_to_do_and_the_next_start_repairs_it(
+    nats_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    async with (
+        context(nats_server, tmp_path, role="trainer") as ctx,
+        context(nats_server, tmp_path, role="policy") as replica,
+        asyncio.TaskGroup() as group,
+    ):
+        await publish_frozen(ctx, epoch=1)
+        (version,) = await retained(ctx.bus, "solver")
+        await damage(ctx.bus, version.manifest.parts[0], epoch=1)
+        serving = group.create_task(policy.run(replica))
+        await eventually(lambda: "start its trainer again" in replica.last_error, within_s=20)
+        assert "is damaged" in replica.last_error
+        await publish_frozen(ctx, epoch=2)
+        await eventually(lambda: replica.state is MemberState.READY, within_s=20)
+        assert await fault_of_newest(ctx.bus, "solver") == ""
+        replica.stop("drain")
+        await serving
+
+
+async def test_a_finished_trainer_whose_weights_were_damaged_publishes_them_anew_when_it_is_started_again(
+    nats_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    async with context(nats_server, tmp_path, role="trainer") as ctx:
+        trainer = CONFIG.policies["solver"].trainer
+        assert trainer is not None
+        started = await resumed(ctx, epoch=1)
+        started.checkpoints.save(started.learner, state(trainer.steps))
+        await publish(ctx, started, batch=trainer.steps)
+        done = Progress(policy="solver", consumed=3, step=trainer.steps, version=3, epoch=1, finished=True)
+        await ctx.bus.kv_put(progress_key("solver"), done)
+        (version,) = await retained(ctx.bus, "solver")
+        await damage(ctx.bus, version.manifest.parts[0], epoch=1)
+        assert "is damaged" in await fault_of_newest(ctx.bus, "solver")
+
+        await run(ctx)
+
+        assert await fault_of_newest(ctx.bus, "solver") == ""
+        head = await head_of(ctx.bus, "solver")
+        assert head is not None
+        assert (head.step, head.finished) == (trainer.steps, True)
+        entry = await ctx.bus.kv_get(progress_key("solver"))
+        assert entry is not None
+        assert entry.message.finished

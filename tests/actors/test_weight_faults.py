@@ -31,16 +31,25 @@ from tests.bus.secured import Secured, secured_server
 from tests.support import eventually
 
 
-class Forgetful(LocalRank):
-    """Says the first time that it has stored version 1, and hasn't."""
+class Faulty(LocalRank):
+    """Says the first time that it has stored version 1, and its parts are missing, or other bytes are on the bus."""
 
-    forgets = 1
+    how = ""  # nothing is wrong
 
     async def store(self, order: StoreOrder) -> Contribution:
-        if order.version == 0 or not self.forgets:
-            return await super().store(order)
-        self.forgets -= 1
-        return Contribution(parts=(PartRef(digest="ab" * 32, size_bytes=7),), size_bytes=7)
+        how, self.how = (self.how, "") if order.version else ("", self.how)
+        if how == "missing":
+            return Contribution(parts=(PartRef(digest="ab" * 32, size_bytes=7),), size_bytes=7)
+        stored = await super().store(order)
+        if how == "damaged":
+            await damage(self._bus, stored.parts[0], epoch=order.epoch)
+        return stored
+
+
+async def damage(bus: Bus, part: PartRef, *, epoch: int) -> None:
+    """From now on the bus has other bytes for a part, as many as before."""
+    stream, subject = bus.topology.weights("solver"), f"{bus.topology.weight_part('solver', epoch)}.{part.digest}"
+    await bus._publisher.store(subject, b"\xff" * part.size_bytes, stream=stream, msg_id=f"damage-{part.digest}")
 
 
 async def texts(bus: Bus, name: str) -> list[str]:
@@ -76,30 +85,48 @@ async def secured(tmp_path: Path) -> AsyncIterator[Secured]:
         yield running
 
 
+@pytest.mark.parametrize(("how", "sentence"), [("missing", "purged or never sent"), ("damaged", "is damaged")])
 async def test_a_replica_that_cannot_use_a_version_gets_one_full_also_with_a_role_s_rights(
-    secured: Secured, tmp_path: Path
+    secured: Secured, tmp_path: Path, how: str, sentence: str
 ) -> None:
-    """Its parts are missing: the version is refused twice, asked for, published as a full, and served."""
+    """The version is refused twice while the old one serves, a full is asked for, published, and served; and so on."""
     async with (
         actor(secured.options(BusRole.TRAINER), tmp_path, "trainer") as trainer,
         actor(secured.options(BusRole.POLICY), tmp_path, "policy") as ctx,
         asyncio.TaskGroup() as group,
     ):
-        forgetful = Forgetful(trainer.bus, "solver", prefix="forgetful")
-        publisher = WeightPublisher(trainer, full_every=50, ranks=[forgetful])
+        rank = Faulty(trainer.bus, "solver", prefix="faulty")
+        rank.how = how
+        publisher = WeightPublisher(trainer, full_every=50, ranks=[rank])
         await publisher.open()
-        requests = group.create_task(Publishing(trainer, publisher).answer_requests())
-        for number in range(2):
-            forgetful.give(job(number).tensors.items())
+
+        async def publish_as(number: int) -> None:
+            rank.give(job(number).tensors.items())
             await publisher.publish_ranks(job(number).files, version=number, step=number, batch=number)
-            if number == 0:
-                serving = group.create_task(policy.run(ctx))
-                await eventually(lambda: ctx.state is MemberState.READY)
+
+        await publish_as(0)
+        serving = group.create_task(policy.run(ctx))
+        await eventually(lambda: ctx.state is MemberState.READY, within_s=30)
+        await publish_as(1)
+
+        async def refused_twice() -> bool:
+            return len(await texts(trainer.bus, "version-refused")) == 2
+
+        await eventually(refused_twice, within_s=30)
+        assert ctx.gauges.get("policy.version", 0) == 0
+        requests = group.create_task(Publishing(trainer, publisher).answer_requests())
         await eventually(lambda: ctx.member().gauges.get("policy.version") == 1, within_s=30)
         assert POLICY_WANTS_FULL not in ctx.member().gauges
-        assert await weights.kinds(trainer.bus) == [(1, VersionKind.FULL)] * 2
-        assert len(await texts(trainer.bus, "version-refused")) == 2
+        first, second = await texts(trainer.bus, "version-refused")
+        assert sentence in first
+        assert second.endswith("the old version serves; another full is asked for")
         assert len(await texts(trainer.bus, "full-again")) == 1
+        await publish_as(2)
+        await eventually(lambda: ctx.member().gauges.get("policy.version") == 2, within_s=30)
+        kinds = await weights.kinds(trainer.bus)
+        assert [number for number, _ in kinds][-1] == 2
+        assert (1, VersionKind.FULL) in kinds
+        assert len(await texts(trainer.bus, "version-refused")) == 2
         ctx.stop("drain")
         await serving
         requests.cancel()

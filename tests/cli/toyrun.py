@@ -31,6 +31,7 @@ env = "game"
 size = 8
 """
 
+PATIENCE_S = 150.0  # a toy run takes 5 s alone; on two cores that fifteen other processes wanted it took over 60
 ENDLESS = ("policies.solver.trainer.steps=100000", "policies.solver.trainer.toy_step_s=0.05")
 
 
@@ -48,7 +49,7 @@ class Command:
         self.process = process
         self.output = ""
 
-    async def expect(self, text: str, within_s: float = 40.0) -> str:
+    async def expect(self, text: str, within_s: float = PATIENCE_S) -> str:
         """Read lines until one holds `text`; that line."""
         assert self.process.stdout is not None
         try:
@@ -61,7 +62,7 @@ class Command:
             pass
         raise AssertionError(f"no {text!r} in:\n{self.output}")
 
-    async def end(self, within_s: float = 60.0) -> int:
+    async def end(self, within_s: float = PATIENCE_S) -> int:
         """Read to the end; the exit code."""
         assert self.process.stdout is not None
         async with asyncio.timeout(within_s):
@@ -92,7 +93,7 @@ async def started(folder: Path, *arguments: str) -> AsyncIterator[Command]:
             await process.wait()
 
 
-async def finished(folder: Path, *arguments: str, within_s: float = 60.0) -> tuple[int, str]:
+async def finished(folder: Path, *arguments: str, within_s: float = PATIENCE_S) -> tuple[int, str]:
     """Exit code and output of a whole `astraflow …`."""
     async with started(folder, *arguments) as command:
         code = await command.end(within_s)

@@ -6,7 +6,7 @@ from contextlib import aclosing
 
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.metrics import POLICY_WANTS_FULL
-from astraflow.actors.policy.updates import refused
+from astraflow.actors.policy.updates import next_full, refused
 from astraflow.actors.weights.follower import WeightFollower, follow_heads
 from astraflow.algos.tensors import HostTensor
 from astraflow.engines.base import PolicyEngine
@@ -27,7 +27,7 @@ async def load(ctx: ActorContext, weights: WeightFollower) -> tuple[PolicyEngine
                 head = (await weights.advance(head)).head
             except WeightsError as exc:
                 ctx.gauge(POLICY_WANTS_FULL, head.full_manifest_sequence)
-                await refused(ctx, head, f"{exc}; the next version is waited for, and a full of this one asked for")
+                await refused(ctx, head, f"{exc}; the next version is waited for; {next_full(head)}")
                 ctx.waits_for(f"weights of {ctx.policy} after version {head.version}, which can't be read")
                 continue
             ctx.gauges.pop(POLICY_WANTS_FULL, None)

@@ -87,7 +87,7 @@ class Updates:
 
     async def _swap(self, head: Head) -> _Swapped | None:
         """The second time it is read from a full on, without what is in memory: either may be what is damaged."""
-        nexts = ("it is read again, from a full version on", "the old version serves, another full is asked for")
+        nexts = ("it is read again, from a full version on", f"the old version serves; {next_full(head)}")
         for afresh, next_step in zip((False, True), nexts, strict=True):
             try:
                 advance = await self._weights.advance(head, afresh=afresh)
@@ -105,6 +105,16 @@ class Updates:
                 return _Swapped(advance=advance, prepare_s=time.monotonic() - started - pause_s, pause_s=pause_s)
         self._ctx.gauge(POLICY_WANTS_FULL, head.full_manifest_sequence)
         return None
+
+
+def next_full(head: Head) -> str:
+    """Where another full comes from, for people."""
+    if not head.finished:
+        return "another full is asked for"
+    return (
+        f"nobody trains {head.policy} any more: start its trainer again, which publishes it anew "
+        f"(`astraflow node --role trainer:{head.policy}`, or stop and continue the run)"
+    )
 
 
 async def refused(ctx: ActorContext, head: Head, why: str) -> None:

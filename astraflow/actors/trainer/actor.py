@@ -37,7 +37,15 @@ from astraflow.actors.base.metrics import (
 from astraflow.actors.base.owned_key import OwnedKey
 from astraflow.actors.trainer.checkpoints import TrainerState
 from astraflow.actors.trainer.publishing import Job, Publishing
-from astraflow.actors.trainer.resume import Resumed, last_progress, progress_key, publish_frozen, resume
+from astraflow.actors.trainer.resume import (
+    Resumed,
+    last_progress,
+    newest_is_lost,
+    policy_folder,
+    progress_key,
+    publish_frozen,
+    resume,
+)
 from astraflow.actors.weights.publisher import RECENT_VERSIONS, WeightPublisher
 from astraflow.actors.weights.store import FullStore, full_store
 from astraflow.bus import LogEntry
@@ -319,7 +327,9 @@ async def run(ctx: ActorContext) -> None:
 async def _train(ctx: ActorContext, section: TrainerSection, held: HeldLease, fulls: FullStore | None) -> None:
     progress = await last_progress(ctx)
     if progress.finished and progress.step >= section.steps:
-        return  # the trainer before has done it all
+        checkpoints = policy_folder(ctx.folder, ctx.policy) / "checkpoints"
+        if not any(checkpoints.glob("*")) or not await newest_is_lost(ctx):
+            return  # the trainer before has done it all
     publisher = WeightPublisher(ctx, epoch=held.epoch, full_every=section.full_every, fulls=fulls)
     resumed = await resume(ctx, section, publisher, progress)
     trainer = Trainer(ctx, section, held, resumed, publisher)

@@ -19,6 +19,7 @@ from astraflow.actors.base.owned_key import OwnedKey
 from astraflow.actors.trainer.checkpoints import Checkpoints, TrainerState
 from astraflow.actors.trainer.learner_thread import LearnerThread
 from astraflow.actors.trainer.trained_log import TrainedLog, bytes_up_to
+from astraflow.actors.weights.catalog import fault_of_newest
 from astraflow.actors.weights.follower import WeightFollower
 from astraflow.actors.weights.publisher import WeightPublisher
 from astraflow.actors.weights.store import FullStore
@@ -160,11 +161,21 @@ def _replace_model(folder: Path, files: Mapping[str, bytes], tensors: Mapping[st
     write_model(folder, files, tensors)
 
 
+async def newest_is_lost(ctx: ActorContext) -> bool:
+    """Whether the newest version on the bus can't be loaded; then an event says that it is published anew."""
+    fault = await fault_of_newest(ctx.bus, ctx.policy)
+    if fault:
+        await ctx.bus.event("warning", "full-again", f"{ctx.policy} is published anew: {fault}")
+    return bool(fault)
+
+
 async def publish_frozen(ctx: ActorContext, *, epoch: int, fulls: FullStore | None = None) -> None:
-    """Publish a policy that is never trained, once, as version 0."""
+    """Publish a policy that is never trained: once, as version 0, and again only if that can't be read any more."""
     publisher = WeightPublisher(ctx, epoch=epoch, fulls=fulls)
-    if await publisher.open() is None:
+    head = await publisher.open()
+    if head is None or await newest_is_lost(ctx):
         files, tensors = await asyncio.to_thread(read_model, resolve_model(ctx.policy_section.model))
-        await publisher.publish(tensors, files, version=0, step=0, batch=0, finished=True)
+        version = 0 if head is None else head.version + 1
+        await publisher.publish(tensors, files, version=version, step=0, batch=0, finished=True)
     done = Progress(policy=ctx.policy, consumed=0, step=0, version=0, epoch=epoch, finished=True)
     await OwnedKey(ctx.bus, progress_key(ctx.policy)).put(done)

@@ -84,6 +84,18 @@ async def retained(bus: Bus, policy: str) -> list[Retained]:
     return found
 
 
+async def fault_of_newest(bus: Bus, policy: str) -> str:
+    """Why a newcomer can't load the newest version; "" if it can, or nothing was published yet. Reads all of it."""
+    head, follower = await head_of(bus, policy), WeightFollower(bus, policy)
+    try:
+        if head is not None:
+            await follower.files(head)
+            await follower.advance(head)
+    except (WeightsError, MessageError) as exc:
+        return str(exc)
+    return ""
+
+
 def chosen(versions: Sequence[Retained], number: int | None, *, policy: str) -> Retained:
     """The newest one with that number, or the newest of all. Raises ConfigError if there is none."""
     for each in reversed(versions):
