@@ -95,6 +95,15 @@ def load_named(name: str, *, what: str) -> Any:
     see_working_directory()
     try:
         module = importlib.import_module(module_name)
+    except ModuleNotFoundError as exc:
+        if exc.name != module_name:
+            raise ConfigError(f"{what} {name}: module {module_name!r} can't be imported: {exc!r}") from exc
+        hint = f"; did you mean {module_name.removesuffix('.py')}:{attribute}?" if module_name.endswith(".py") else ""
+        raise ConfigError(
+            f"{what} {name}: there is no module {module_name!r}, in no package and not in {Path.cwd()}{hint}"
+        ) from exc
+    except SyntaxError as exc:
+        raise ConfigError(f"{what} {name}: {exc.filename} line {exc.lineno}: {exc.msg}") from exc
     except Exception as exc:  # users' code runs at import
         raise ConfigError(f"{what} {name}: module {module_name!r} can't be imported: {exc!r}") from exc
     if not hasattr(module, attribute):

@@ -463,6 +463,24 @@ def test_tasks_stay_inside_the_environment_and_apart(file: Path, overrides: list
         load(file, every)
 
 
+@pytest.mark.parametrize(
+    ("line", "mistake", "message"),
+    [
+        ('return [ChatMessage("user", "hi")]', 'return "hi"', "prompt() returned 'hi', expected a list of ChatMessage"),
+        ('return {"index": index}', "return index", "task(0) returned 0, expected a dict"),
+        ('return {"index": index}', "return 1 / 0", "its first task can't be made: ZeroDivisionError"),
+        ('return {"index": index}', 'return {"index": object()}', "its first task can't be made: TypeError"),
+    ],
+    ids=["prompt", "no-dict", "raises", "unsendable"],
+)
+def test_an_environment_that_makes_no_task_is_found_offline(file: Path, line: str, mistake: str, message: str) -> None:
+    assert line in USER_ENV
+    (file.parent / "mine.py").write_text(USER_ENV.replace(line, mistake))
+    assert message in error_of(
+        file, "envs.game.kind=mine:Mine", "sources.game.size=50", "eval.held-out.first=50", environments=True
+    )
+
+
 def test_an_endless_source_keeps_away_from_held_out_tasks_for_the_steps_of_the_run(file: Path) -> None:
     (file.parent / "mine.py").write_text(USER_ENV.replace("size = 100", "size = None"))
     endless = ["envs.game.kind=mine:Mine"]

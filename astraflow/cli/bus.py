@@ -151,7 +151,10 @@ def _greeting(folder: "SecureFolder", host: str, port: int) -> str:
         submit = ["astraflow", "submit", "run.toml", "--url", url]
         lines += [
             f"run {run_name}: in the run file,",
-            f'  bus = {{ url = "{url}", credentials_dir = "{credentials}", ca_file = "{folder.ca_file}" }}',
+            "  [bus]",
+            f'  url = "{url}"',
+            f'  credentials_dir = "{credentials}"',
+            f'  ca_file = "{folder.ca_file}"',
             f"  on another machine, with ca.pem, observer.nk and the keys of its roles from {credentials} in keys/,",
             f"  {shlex.join([*join, '--credentials-dir', 'keys', '--ca-file', 'keys/ca.pem'])}",
             "  and without a main machine, once from here,",

@@ -31,7 +31,9 @@ def run(args: argparse.Namespace) -> int:
     if ended:
         sys.stdout.write(f"run {name} has ended already ({ended})\n")
     else:
-        sys.stdout.write(f"run {name} stops: checkpoints are written and every process ends; `up` continues it\n")
+        sys.stdout.write(
+            f"run {name} stops: checkpoints are written and every process ends; `up` or `submit` continues it\n"
+        )
     return 0
 
 

@@ -19,6 +19,7 @@ from astraflow.envs.base import ChatMessage, Environment, Outcome, PolicyHandle,
 from astraflow.envs.single_turn import Grade, SingleTurnEnv, as_text
 from astraflow.errors import ConfigError, EnvError, GraderError
 from astraflow.messages import Reason, Task
+from astraflow.named import nearest
 
 Reward = float | Grade | Mapping[str, float | Grade] | Outcome
 AgentFunction = Callable[["AgentTask", Mapping[str, PolicyHandle]], Awaitable[Reward]]
@@ -157,4 +158,6 @@ def _as_reply(text: str) -> Reply:
 def check_agent(agent: Agent, envs: Mapping[str, object]) -> None:
     """Raises ConfigError if the run has no such environment."""
     if agent.env not in envs:
-        raise ConfigError(f"agent {agent.name} plays environment {agent.env!r}, the run has {sorted(envs)}")
+        raise ConfigError(
+            f"the run has no environment {agent.env!r}, which agent {agent.name} plays{nearest(agent.env, envs)}"
+        )

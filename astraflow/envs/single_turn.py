@@ -1,12 +1,15 @@
 """One prompt, one reply, one reward: what most environments are. Subclass it and write `task`, `prompt` and `grade`."""
 
 import asyncio
+import logging
 import math
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 from astraflow.envs.base import ChatMessage, Outcome, PolicyHandle, Reply
@@ -14,6 +17,8 @@ from astraflow.errors import EnvError, GraderError
 from astraflow.messages import Reason, Task
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +104,7 @@ class SingleTurnEnv(ABC):
         try:
             return _checked(await _in_thread(lambda: self.grade(task.payload, reply)))
         except Exception as exc:
+            _log.error("grade of task %s raised", task.id, exc_info=exc)
             raise GraderError(describe(exc)) from exc
 
     async def close(self) -> None:  # noqa: B027 - most have nothing to free
@@ -131,11 +137,15 @@ async def _in_thread(work: Callable[[], T]) -> T:
 
 
 def describe(exc: BaseException) -> str:
-    """An exception in one line of at most 500 characters."""
-    return f"{type(exc).__name__}: {exc}".replace("\n", " ")[:500]
+    """An exception and where it was raised, in one line of at most 500 characters."""
+    text = f"{type(exc).__name__}: {exc}".replace("\n", " ")[:400]
+    where = traceback.extract_tb(exc.__traceback__)[-1:]
+    return f"{text} ({Path(where[0].filename).name} line {where[0].lineno})" if where else text
 
 
 def _checked(grade: Grade) -> Grade:
+    if not isinstance(grade, Grade):  # users' code
+        raise EnvError(f"grade() returned {grade!r}, expected astraflow.Grade(reward=…)")
     for name, value in {"reward": grade.reward, "correct": grade.correct or 0.0, **grade.parts}.items():
         if not math.isfinite(value):
             raise EnvError(f"{name} is {value}, expected a finite number")

@@ -8,7 +8,7 @@ import asyncio
 import os
 import subprocess
 import sys
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -17,6 +17,9 @@ from astraflow.errors import AstraflowError
 from astraflow.named import load_named
 from astraflow.runfile.checks import trainable
 from astraflow.runfile.decode import Where
+
+if TYPE_CHECKING:
+    from astraflow.envs.base import Environment
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -66,8 +69,10 @@ def find(config: RunConfig) -> Finding:
         except AstraflowError as exc:
             return Finding(("envs", name), str(exc))
         try:
-            if finding := check_ranges(name, env, config):
+            if finding := check_ranges(name, env, config) or (check_first(name, env) if ":" in section.kind else None):
                 return finding
+        except AstraflowError as exc:  # e.g. a file that `size` reads
+            return Finding(("envs", name), str(exc))
         finally:
             asyncio.run(env.close())
     return _find_loss(config)
@@ -82,6 +87,24 @@ def _find_loss(config: RunConfig) -> Finding:
             except AstraflowError as exc:
                 return Finding(("policies", name, "trainer", "loss", "objective"), str(exc))
     return Finding()
+
+
+def check_first(name: str, env: "Environment") -> Finding | None:
+    """Whether an environment of the user's own makes a task that can be sent, and a prompt of it."""
+    from astraflow.envs.base import ChatMessage
+    from astraflow.envs.single_turn import SingleTurnEnv, describe
+
+    try:
+        payload: Any = env.task(0)
+        if not isinstance(payload, dict):
+            return Finding(("envs", name), f"task(0) returned {payload!r}, expected a dict")
+        msgspec.msgpack.encode(payload)
+        messages: Any = env.prompt(payload) if isinstance(env, SingleTurnEnv) else ()
+    except Exception as exc:  # noqa: BLE001 - users' code
+        return Finding(("envs", name), f"its first task can't be made: {describe(exc)}")
+    if isinstance(messages, str) or not all(isinstance(message, ChatMessage) for message in messages):
+        return Finding(("envs", name), f"prompt() returned {messages!r}, expected a list of ChatMessage")
+    return None
 
 
 def check_ranges(name: str, env: Sized, config: RunConfig) -> Finding | None:

@@ -107,3 +107,17 @@ def test_says_finds_words_not_letters() -> None:
     assert reply("Yes, it is.").says("yes")
     assert not reply("Yesterday").says("yes")
     assert reply("it's right!").says("right")
+
+
+async def test_a_grade_that_is_no_grade_is_said_with_its_line() -> None:
+    class Careless(TinyEnv):
+        def grade(self, payload: Any, reply: Any) -> Any:
+            return 1.0
+
+    async def solve(task: Any, policies: Any) -> Any:
+        return {"solver": await task.grade("x")}
+
+    outcome = await AgentEnv(Careless(task="add"), af.agent(env="sums")(solve)).run(task(SUM), {})
+    assert outcome.reason is Reason.GRADER
+    assert "grade() returned 1.0, expected astraflow.Grade(reward=" in outcome.error
+    assert "single_turn.py line " in outcome.error

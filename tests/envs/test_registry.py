@@ -44,7 +44,7 @@ def test_built_in_kinds(section, kind):
         (EnvSection(kind="toy", args={"turn": 2}), "no argument 'turn'; did you mean 'turns'"),
         (EnvSection(kind="math"), "needs args.path"),
         (EnvSection(kind="toy", args={"turns": "many"}), "can't be built"),
-        (EnvSection(kind="no_such_module:Env"), "can't be imported"),
+        (EnvSection(kind="no_such_module:Env"), "there is no module"),
         (EnvSection(kind="json:JSONDecoders"), "did you mean 'JSONDecoder'"),
         (EnvSection(kind="json:dumps"), "has no class 'dumps'"),
         (EnvSection(kind="tests.envs.test_registry:RaisingEnv"), "no database"),

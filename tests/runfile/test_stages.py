@@ -50,7 +50,7 @@ TRAINER = "policies.solver.trainer"
         ([f"{SELECT}.kind=json:JSONDecoder"], "selector json:JSONDecoder has no method take, observe"),
         ([f"{SELECT}.args=3"], "expected a table, got 3"),
         (["dataflow.order=efd"], "unknown order kind 'efd'; did you mean 'edf'"),
-        ([f"{TRAINER}.filters=['no_such_module:F']"], "can't be imported"),
+        ([f"{TRAINER}.filters=['no_such_module:F']"], "there is no module"),
         ([f"{TRAINER}.filter_args={{truncated = {{}}}}"], "truncated isn't among filters"),
         ([f"{TRAINER}.filter_args={{zero-advantage = 3}}"], "expected a table of arguments, got 3"),
         ([f"{TRAINER}.replay.kind=unifrom"], "did you mean 'uniform'"),

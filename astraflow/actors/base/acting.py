@@ -10,10 +10,12 @@ from pathlib import Path
 
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.heartbeat import Heartbeat
-from astraflow.bus import Bus, BusOptions, Topology, topology_of
+from astraflow.bus import ApiError, Bus, BusOptions, Topology, topology_of
 from astraflow.config import from_json
 from astraflow.errors import ConfigError
 from astraflow.messages import Drain, MemberState, RunRecord
+
+NOT_FOUND = 404
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +69,12 @@ async def act(options: BusOptions, who: Identity, work: Callable[[ActorContext],
 async def _read_record(options: BusOptions, who: Identity) -> RunRecord:
     bare = Topology(run=who.run, region=who.region, envs=(), policies=())
     async with Bus.connect(options, bare, producer=who.name) as bus:
-        entry = await bus.kv_get("run")
+        try:
+            entry = await bus.kv_get("run")
+        except ApiError as exc:
+            if exc.code != NOT_FOUND:  # without streams there never was such a run
+                raise
+            entry = None
         if entry is None or not isinstance(entry.message, RunRecord):
             raise ConfigError(
                 f"no run {who.run!r} on {options.url}; start it with `astraflow up` or `astraflow submit`"

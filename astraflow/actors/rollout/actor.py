@@ -34,7 +34,7 @@ from astraflow.actors.rollout.stats import RolloutStats
 from astraflow.actors.rollout.suspects import Suspects
 from astraflow.actors.rollout.tokenizers import fetch_tokenizers
 from astraflow.bus import Delivery, WorkQueue
-from astraflow.envs.agents import Agent, AgentEnv
+from astraflow.envs.agents import Agent, AgentEnv, check_agent
 from astraflow.envs.base import Environment
 from astraflow.envs.registry import EXTERNAL, build_env, find_agent
 from astraflow.errors import ConfigError, MessageError
@@ -68,6 +68,7 @@ class RolloutPool:
         self._in_work: dict[tuple[str, int], _InWork] = {}  # by task id and attempt
         self.folded = 0  # deliveries of an attempt that was in work
         self.stats = RolloutStats()
+        self._told: set[tuple[str, Reason]] = set()  # failures that people have heard of
         self.needed = NeededTasks()
         ctx.gauge(ROLLOUT_SLOTS, self._size)
 
@@ -159,6 +160,16 @@ class RolloutPool:
             episode = failed_episode(task, Reason.ENV, error, started_at=episode.started_at)
             await self._publish(episode)
         self.stats.add(episode)
+        if episode.reason in (Reason.ENV, Reason.GRADER):
+            await self._tell_once(episode)
+
+    async def _tell_once(self, episode: Episode) -> None:
+        """The first failure of each kind is news: without this, a broken environment is silent for a hundred groups."""
+        kind = (episode.env, episode.reason)
+        if kind not in self._told:
+            self._told.add(kind)
+            text = f"an episode of environment {episode.env} failed: {episode.reason}: {episode.error[:500]}"
+            await self._ctx.bus.event("warning", "episode-failed", f"{text}; more of it is in {self._ctx.name}'s log")
 
     async def _episode(self, task: Task, deliveries: int) -> Episode:
         if deliveries > MAX_DELIVERIES:
@@ -220,6 +231,8 @@ def build_envs(ctx: ActorContext, agents: Sequence[Agent] = ()) -> dict[str, Env
     A node may lack a package or the user's code: it is given only the tasks that it can run.
     """
     envs: dict[str, Environment] = {}
+    for each in agents:
+        check_agent(each, ctx.config.envs)
     given = {each.env: each for each in agents}
     sections = ctx.config.envs.items()
     wanted = [(name, section) for name, section in sections if (name in given if agents else section.agent != EXTERNAL)]

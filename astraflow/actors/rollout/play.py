@@ -26,6 +26,7 @@ from astraflow.envs.base import Environment, Outcome
 from astraflow.errors import BudgetError, BusError, EngineError, EnvError
 from astraflow.messages import TRAINABLE_REASONS, Episode, Reason, Sampling, Task, Trajectory
 from astraflow.models.tokenizer import ChatTokenizer, utf8
+from astraflow.named import nearest
 
 MAX_ERROR_CHARS = 4000
 
@@ -92,6 +93,13 @@ def _plain(numbers: Mapping[str, float]) -> dict[str, float]:
     return {utf8(str(name)): float(value) for name, value in numbers.items()}
 
 
+class Handles(dict[str, RecordedPolicy]):
+    """The policies and roles of an episode; asking for another one is the author's mistake."""
+
+    def __missing__(self, name: str) -> RecordedPolicy:
+        raise EnvError(f"there is no policy or role {name!r} here{nearest(name, self)}")
+
+
 class Player:
     """Plays tasks concurrently; holds what every episode of the process shares."""
 
@@ -144,7 +152,7 @@ class Player:
         """Every policy by its name, and by the roles that the environment gives it."""
         task, policies = play.task, self._ctx.config.policies
         named = {name: name for name in policies} | self._ctx.config.envs[task.env].roles
-        return {
+        handles = {
             role: RecordedPolicy(
                 play,
                 policy=name,
@@ -154,6 +162,7 @@ class Player:
             )
             for role, name in named.items()
         }
+        return Handles(handles)
 
     def _finish(self, task: Task, recording: Recording, outcome: Outcome, started_at: float) -> Episode:
         config = self._ctx.config

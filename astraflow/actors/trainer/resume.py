@@ -84,6 +84,12 @@ async def resume(ctx: ActorContext, section: TrainerSection, publisher: WeightPu
         batch = max(head.batch, progress.durable_batch - 1)  # batches up to it were skipped, or are in the weights
         state = msgspec.structs.replace(state, batch=batch, trained_bytes=bytes_up_to(path, batch))
     else:  # no checkpoint was ever durable, so the log still holds every batch
+        if head is not None and head.step > 0:
+            text = (
+                f"no checkpoint of {ctx.policy} yet (checkpoint_every = {section.checkpoint_every}): steps 1 to "
+                f"{head.step} are trained again from the same batches"
+            )
+            await ctx.bus.event("warning", "steps-again", text, step=head.step)
         learner = await _build(ctx, thread, section, resolve_model(ctx.policy_section.model))
         state = TrainerState(policy=ctx.policy, batch=0, step=0, version=0, cursor=None)
     state = _with_version(state, 0 if head is None else max(head.version, state.version) + 1)
