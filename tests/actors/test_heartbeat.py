@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from astraflow.actors.base.heartbeat import Heartbeat, LoopClock
 from astraflow.bus import EmbeddedServer
 from tests.actors.contexts import context, with_bus
@@ -72,3 +74,29 @@ async def test_a_loop_is_blocked_by_a_frame_and_not_by_waiting_for_events() -> N
     await done.wait()
     thread.join()
     assert waiting == [""]
+
+
+def test_a_uvloop_that_waits_is_not_blocked_but_one_in_a_callback_is() -> None:
+    uvloop = pytest.importorskip("uvloop")
+
+    async def look() -> tuple[str, str]:
+        loop = asyncio.get_running_loop()
+        clock, found = LoopClock(loop), []
+        clock.stop()
+
+        def watch() -> None:
+            time.sleep(0.1)
+            found.append(clock.stuck_frame())
+
+        threads = [threading.Thread(target=watch) for _ in range(2)]
+        threads[0].start()
+        await asyncio.sleep(0.3)
+        threads[1].start()
+        threads[1].join()  # the loop is held here
+        threads[0].join()
+        return found[0], found[1]
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        waiting, held = runner.run(look())
+    assert waiting == ""
+    assert "threading.py" in held

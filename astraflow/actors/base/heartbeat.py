@@ -66,9 +66,12 @@ class LoopClock:
 
 
 def _waits_for_events(frame: FrameType) -> bool:
-    """Whether it is the event loop's own select; others' are not, e.g. that of `subprocess.run`."""
+    """Whether it is the event loop's own select; others' are not, e.g. that of `subprocess.run`.
+
+    uvloop's select has no frame: what is seen is who runs the loop.
+    """
     files = frame.f_code.co_filename, frame.f_back.f_code.co_filename if frame.f_back else ""
-    return files == (selectors.__file__, asyncio.base_events.__file__)
+    return files[0] == asyncio.runners.__file__ or files == (selectors.__file__, asyncio.base_events.__file__)
 
 
 def _is_library(entry: traceback.FrameSummary) -> bool:
