@@ -37,8 +37,8 @@ ANSWERS = 8  # per question: every second one right, rewarded +1, the others −
 ANSWER_TOKENS = 6  # at the end of the chat text, template marks included
 
 
-def versions(folder: Path, learning_rate: float, steps: int) -> Iterator[Model]:
-    """The weights before the first step and after each."""
+def versions(folder: Path, learning_rate: float, steps: int, *, answers: int = ANSWERS) -> Iterator[Model]:
+    """The weights before the first step and after each. Args: answers: per question, even."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
     section = TrainerSection(steps=steps, learning_rate=learning_rate)
@@ -47,15 +47,15 @@ def versions(folder: Path, learning_rate: float, steps: int) -> Iterator[Model]:
     yield export_tensors(model)
     for _ in range(steps):
         for _ in range(2):
-            policy_loss(model, tokenizer, rng).backward()
+            policy_loss(model, tokenizer, rng, answers).backward()
         master.apply_gradients(master.gradient_norm(), learning_rate=learning_rate)
         yield export_tensors(model)
 
 
-def policy_loss(model: Any, tokenizer: Any, rng: random.Random) -> torch.Tensor:
+def policy_loss(model: Any, tokenizer: Any, rng: random.Random, count: int) -> torch.Tensor:
     """−Σ advantage · logprob over the answer tokens of one question."""
     a, b = rng.randint(1, 9), rng.randint(1, 9)
-    answers = [a + b if i % 2 else rng.randint(1, 18) for i in range(ANSWERS)]
+    answers = [a + b if i % 2 else rng.randint(1, 18) for i in range(count)]
     chats = [
         [{"role": "user", "content": f"What is {a} + {b}?"}, {"role": "assistant", "content": str(answer)}]
         for answer in answers
@@ -64,7 +64,7 @@ def policy_loss(model: Any, tokenizer: Any, rng: random.Random) -> torch.Tensor:
     batch = tokenizer(texts, return_tensors="pt", padding=True, padding_side="left")
     logprobs_BT = torch.log_softmax(model(**batch).logits[:, :-1].float(), -1)
     chosen_BT = logprobs_BT.gather(2, batch["input_ids"][:, 1:, None]).squeeze(-1)[:, -ANSWER_TOKENS:]
-    advantages_B = torch.tensor([1.0 if i % 2 else -1.0 for i in range(ANSWERS)])
+    advantages_B = torch.tensor([1.0 if i % 2 else -1.0 for i in range(count)])
     return -(chosen_BT * advantages_B[:, None]).mean()
 
 

@@ -230,7 +230,10 @@ async def follow(files: Mapping[str, bytes], chain: Sequence[Model], *, running:
 
 async def measure(folder: Path, rate: float, arguments: argparse.Namespace) -> dict[str, float]:
     """One column: a learning rate."""
-    chain = list((tiny_versions if arguments.model == "tiny" else versions)(folder, rate, arguments.steps))
+    if arguments.model == "tiny":
+        chain = list(tiny_versions(folder, rate, arguments.steps))
+    else:
+        chain = list(versions(folder, rate, arguments.steps, answers=arguments.answers))
     files, _ = read_model(folder)
     whole = b"".join(bytes(tensor.data) for tensor in chain[0].values())
     found = {"full_bytes": float(len(whole)), **codec(chain[-2], chain[-1], files)}
@@ -280,6 +283,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rates", type=float, nargs="+", default=[1e-6, 5e-6], help="learning rates")
     parser.add_argument("--steps", type=int, default=4, help="optimizer steps per learning rate; each takes 269 MB")
+    parser.add_argument("--answers", type=int, default=8, help="per question, even; fewer make the steps cheaper")
     parser.add_argument("--running", type=int, default=4, help="requests that decode meanwhile")
     parser.add_argument("--threads", type=int, default=1, help="of the engine")
     transports = ("nats", "file", "http")
