@@ -98,6 +98,11 @@ class Bus:
         """How often the connection was made anew."""
         return self._link.reconnects
 
+    @property
+    def domain(self) -> str:
+        """JetStream's domain in the server; "" = it has none, or isn't connected. A region's leaf has its name."""
+        return self._link.domain
+
     def waiting(self) -> tuple[str, float]:
         """What can't be stored and why, and since when (unix seconds); "" if nothing waits. From any thread."""
         return self._publisher.waits.sentence()

@@ -103,6 +103,11 @@ class Link:
         self.up.set()
 
     @property
+    def domain(self) -> str:
+        """JetStream's domain in the server, as it said when it was connected to last; "" = none."""
+        return str(self._session.server.get("domain", "")) if self._session is not None else ""
+
+    @property
     def max_payload_bytes(self) -> int:
         """What the server takes in one message, headers included; while the link is down, what the last one took."""
         assert self._session is not None, "start() comes first"

@@ -10,12 +10,11 @@ from pathlib import Path
 
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.heartbeat import Heartbeat
-from astraflow.bus import ApiError, Bus, BusOptions, Topology, topology_of
+from astraflow.actors.base.run_record import other_region, read_record
+from astraflow.bus import Bus, BusOptions, Topology, topology_of
 from astraflow.config import from_json
 from astraflow.errors import ConfigError
 from astraflow.messages import Drain, MemberState, RunRecord
-
-NOT_FOUND = 404
 
 _log = logging.getLogger(__name__)
 
@@ -69,17 +68,13 @@ async def act(options: BusOptions, who: Identity, work: Callable[[ActorContext],
 async def _read_record(options: BusOptions, who: Identity) -> RunRecord:
     bare = Topology(run=who.run, region=who.region, envs=(), policies=())
     async with Bus.connect(options, bare, producer=who.name) as bus:
-        try:
-            entry = await bus.kv_get("run")
-        except ApiError as exc:
-            if exc.code != NOT_FOUND:  # without streams there never was such a run
-                raise
-            entry = None
-        if entry is None or not isinstance(entry.message, RunRecord):
+        record = await read_record(bus)
+        if record is None:
             raise ConfigError(
-                f"no run {who.run!r} on {options.url}; start it with `astraflow up` or `astraflow submit`"
+                f"there is no run {who.run!r} on {options.url}{other_region(bus)}; start it with `astraflow up` or "
+                "`astraflow submit`"
             )
-        return entry.message
+        return record
 
 
 async def _watch_run(ctx: ActorContext) -> None:

@@ -12,13 +12,13 @@ from rich.console import Console
 
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.heartbeat import Heartbeat
+from astraflow.actors.base.run_record import read_record
 from astraflow.actors.node.child import ProcessSpec
 from astraflow.actors.node.crew import Crew, Role
 from astraflow.actors.node.exits import last_lines
 from astraflow.actors.node.hiring import Hiring
 from astraflow.actors.node.orders import Orders
 from astraflow.actors.node.preemption import Preemption
-from astraflow.actors.node.record import read_record
 from astraflow.actors.node.stopper import Stopper
 from astraflow.actors.node.supervisor import Failure, Supervisor
 from astraflow.bus import Bus, BusOptions

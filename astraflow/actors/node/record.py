@@ -7,23 +7,12 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from astraflow.actors.base.connection import Connection
-from astraflow.bus import ApiError, Bus, BusRole, Topology
+from astraflow.actors.base.run_record import other_region, read_record
+from astraflow.bus import Bus, BusRole, Topology
 from astraflow.errors import ConfigError
 from astraflow.messages import RunRecord
 
-NOT_FOUND = 404
 LOOK_EVERY_S = 0.5  # a run that isn't there can't be watched
-
-
-async def read_record(bus: Bus) -> RunRecord | None:
-    """The run's record; None if the run was never started on this bus."""
-    try:
-        entry = await bus.kv_get("run")
-    except ApiError as exc:
-        if exc.code != NOT_FOUND:  # without streams there never was such a run
-            raise
-        return None
-    return entry.message if entry is not None and isinstance(entry.message, RunRecord) else None
 
 
 def bare_topology(connection: Connection, run: str) -> Topology:
@@ -35,10 +24,11 @@ async def fetch_record(connection: Connection, run: str, role: BusRole = BusRole
     """The run's record from the bus. Raises ConfigError if there is no such run, BusError."""
     async with Bus.connect(connection.options(role), bare_topology(connection, run), producer="node") as bus:
         record = await read_record(bus)
-    if record is None:
-        raise ConfigError(
-            f"there is no run {run!r} on {connection.url}; start it there with `astraflow up` or `astraflow submit`"
-        )
+        if record is None:
+            raise ConfigError(
+                f"there is no run {run!r} on {connection.url}{other_region(bus)}; start it there with `astraflow up` "
+                "or `astraflow submit`"
+            )
     return record
 
 
@@ -54,7 +44,7 @@ async def open_run(connection: Connection, run: str, report: Callable[[str], Non
             if record is not None:
                 return record
             if why != said:
-                report(why)
+                report(why + other_region(bus))
                 said = why
             await asyncio.sleep(LOOK_EVERY_S)
 

@@ -10,9 +10,10 @@ import msgspec
 from rich.console import Console
 
 from astraflow.actors.base.connection import Connection
+from astraflow.actors.base.run_record import read_record
 from astraflow.actors.node.changes import changed_keys
 from astraflow.actors.node.entering import enter_run
-from astraflow.actors.node.record import bare_topology, read_record
+from astraflow.actors.node.record import bare_topology
 from astraflow.bus import Bus, topology_of
 from astraflow.config import RunConfig, from_json
 from astraflow.errors import ConfigError

@@ -20,13 +20,13 @@ from rich.console import Console
 
 from astraflow.actors.base.connection import Connection
 from astraflow.actors.base.members import left
+from astraflow.actors.base.run_record import read_record
 from astraflow.actors.node.crew import Crew, roles_of
 from astraflow.actors.node.entering import enter_run, refuse_a_twin
 from astraflow.actors.node.node import node_context, report_failure, say, supervise
 from astraflow.actors.node.orders import forget_orders
 from astraflow.actors.node.preemption import Preemption
 from astraflow.actors.node.prepare import prepare_models
-from astraflow.actors.node.record import read_record
 from astraflow.actors.node.runfolder import LockedFolder, Owner, RunFolder, check_space, disk_errors
 from astraflow.actors.node.server import embedded_server
 from astraflow.actors.node.stopper import Stopper
