@@ -241,7 +241,7 @@ class DataflowCore:
 
     def batch_metrics(self, policy: str) -> dict[str, float]:
         """Metric values (kind dataflow) of the policy's last batch; names are those of actors/base/metrics.py."""
-        return self._state.flows[policy].batch_values()
+        return self._state.flows[policy].batch_values() | self._state.select_metrics(policy)
 
     # --- knobs of data algorithms, changed while the run goes on ---
 

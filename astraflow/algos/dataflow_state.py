@@ -24,6 +24,7 @@ from astraflow.errors import ConfigError
 from astraflow.messages import Decision
 
 NOTES_KEPT = 10
+SELECT_METRIC = "dataflow.select."  # then the source and what it is
 _NOBODY: tuple[str, ...] = ()
 
 
@@ -44,7 +45,10 @@ class DataflowState:
         self.submitted_to, self.controlled_to = snapshot.submitted_to, snapshot.controlled_to
         self.mixer = _mixer(config, sizes, snapshot, self.inboxes)
         self.feeds = {name: feeds_of(config, source.section.env) for name, source in self.mixer.sources.items()}
-        self.feedback = Feedback(self.mixer.sources, ordered=self.deterministic, pending=snapshot.results)
+        self.feedback = Feedback(
+            self.mixer.sources, batch_groups=_batch_groups(config, self.feeds), ordered=self.deterministic,
+            pending=snapshot.results,
+        )  # fmt: skip
         self.flows = {
             name: Flow(config, name, shelf=self.shelf, notes=self.notes, state=snapshot.flows.get(name))
             for name, policy in config.policies.items()
@@ -170,7 +174,24 @@ class DataflowState:
                 f"the log of decisions has group {decision.group_id} where [sources] and [run].seed now put "
                 f"{known and known.key_at(position)}; restore them, or start afresh with `astraflow up --fresh`"
             )
+        for policy in self.feeds[source]:
+            self.flows[policy].skipped(position - at)
         self.mixer.advance(source, position)
+
+    def select_metrics(self, policy: str) -> dict[str, float]:
+        """What the selectors of the policy's sources tell of themselves, as metric values."""
+        return {
+            f"{SELECT_METRIC}{name}.{what}": value
+            for name, source in self.mixer.sources.items()
+            if policy in self.feeds[name]
+            for what, value in source.select.metrics().items()
+        }
+
+
+def _batch_groups(config: RunConfig, feeds: Mapping[str, tuple[str, ...]]) -> dict[str, int]:
+    """Groups in the smallest batch of the policies that each source feeds."""
+    trainers = {source: [config.policies[name].trainer for name in fed] for source, fed in feeds.items()}
+    return {source: min((t.batch_groups for t in each if t), default=1) for source, each in trainers.items()}
 
 
 def _mixer(

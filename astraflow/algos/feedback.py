@@ -35,9 +35,13 @@ def mean_correct(episodes: Iterable[Episode]) -> float | None:
 class Feedback:
     """Results of all sources."""
 
-    def __init__(self, sources: Mapping[str, Source], *, ordered: bool, pending: Iterable[PendingResult] = ()) -> None:
-        """`ordered`: for deterministic mode."""
+    def __init__(
+        self, sources: Mapping[str, Source], *, batch_groups: Mapping[str, int], ordered: bool,
+        pending: Iterable[PendingResult] = (),
+    ) -> None:  # fmt: skip
+        """`batch_groups`: per source, of its policies' smallest batch. `ordered`: for deterministic mode."""
         self._sources = sources
+        self._batch_groups = batch_groups
         self._ordered = ordered
         self.pending = list(pending)
 
@@ -61,5 +65,8 @@ class Feedback:
         for each in due:
             if source := self._sources.get(each.source):
                 source.observe(
-                    GroupResult(index=each.index, epoch=each.epoch, rewards=each.rewards, correct=each.correct)
-                )
+                    GroupResult(
+                        index=each.index, epoch=each.epoch, rewards=each.rewards, correct=each.correct,
+                        batch_groups=self._batch_groups[each.source],
+                    )
+                )  # fmt: skip

@@ -160,6 +160,10 @@ class Flow:
         self._state.in_flight += 1
         self.stock.counts[ledger.ISSUED] += len(group.seats)
 
+    def skipped(self, tasks: int) -> None:
+        """A selector passed over so many tasks that would have fed this policy."""
+        self._window.skipped += tasks
+
     def count(self, reason: str) -> None:
         """Count a record that ended no task: late or retried."""
         self.stock.counts[reason] += 1
@@ -241,11 +245,13 @@ class Flow:
         assert batch.number == self._state.number + 1, (self.policy, batch.number, self._state.number)
         self._state.number, self._state.ended = batch.number, batch.last
         self.trainer.last_is_out = batch.last
-        for group_id, members in members_of(batch).items():
+        again = [
             self.stock.trained(group_id, members, batch.number, settled=settled)
+            for group_id, members in members_of(batch).items()
+        ]
         if batch.last:
             self.stock.drop_all()
-        self._batch_values, self._window = self._window.values(batch), Window()
+        self._batch_values, self._window = self._window.values(batch, replayed=sum(again)), Window()
 
     # --- for people ---
 

@@ -3,7 +3,8 @@
 A stage is pure: no I/O, no clock, no random state (whoever calls it hands in keyed draws), so that the same state gives
 the same decisions in every process. It keeps each argument in an attribute of the same name, and may have two methods
 more: `state() -> plain data` and `restore(plain data)`; without them it is stateless. Invariant: a stage that was
-restored from its `StageState` decides as the one that was saved.
+restored from its `StageState` decides as the one that was saved. A selector may also have `metrics() -> numbers by
+name`: what people should see of it with every batch.
 """
 
 from collections.abc import Mapping
@@ -60,6 +61,13 @@ class Stage(Generic[T]):
         """For the snapshot."""
         state = getattr(self.algorithm, "state", None)
         return StageState(self.kind, state() if state else None, dict(self._knobs))
+
+    def metrics(self) -> dict[str, float]:
+        """What the algorithm tells of itself; {} if nothing."""
+        if not callable(getattr(self.algorithm, "metrics", None)):
+            return {}
+        found: dict[str, float] = self.ask("metrics")
+        return found
 
     def set_knob(self, name: str, value: Any) -> None:
         """Change one argument from now on. Raises ConfigError for what the constructor wouldn't take."""

@@ -129,19 +129,23 @@ class Stock:
             self.counts[reason] += len(group.members)
             self._note(group.id, reason, f"oldest version {group.versions[0]}{detail}")
 
-    def trained(self, group_id: str, members: list[int], number: int, *, settled: Callable[[str], bool]) -> None:
-        """Batch `number` in the log holds the group; see `Flow.apply_batch`."""
+    def trained(self, group_id: str, members: list[int], number: int, *, settled: Callable[[str], bool]) -> bool:
+        """Batch `number` in the log holds the group; see `Flow.apply_batch`. Returns whether one before held it too."""
         if group := self.buffer.remove(group_id):
             self.counts[ledger.EMITTED] += len(group.members)
             self._remember(group, number)
-        elif group_id in self.replay:
+            return False
+        if group_id in self.replay:
             self.counts[ledger.REPLAYED] += len(members)
             self._release(self.replay.trained_again(group_id))
-        elif group_id in self._spent:
+            return True
+        if group_id in self._spent:
             self.counts[ledger.REPLAYED] += len(members)
             self._spent[group_id].uses += 1
-        elif not settled(group_id):
+            return True
+        if not settled(group_id):
             self._spent[group_id] = Spent(members, number)
+        return False
 
     def _remember(self, group: BufferedGroup, batch: int, uses: int = 1) -> None:
         """The group was in a batch; it may be replayed, and needs its episodes until then."""

@@ -19,6 +19,7 @@ class Window:
     corrects: list[float] = field(default_factory=list)
     groups: int = 0
     passed: int = 0
+    skipped: int = 0
 
     def see(self, episode: Episode, judged: Judged) -> None:
         """An episode of a group that closed; without a valid reward it counts in no mean."""
@@ -32,10 +33,14 @@ class Window:
         self.groups += 1
         self.passed += passed
 
-    def values(self, batch: SampleBatch) -> dict[str, float]:
-        """Metric values for the batch that ends this window; what has no data is left out."""
+    def values(self, batch: SampleBatch, *, replayed: int) -> dict[str, float]:
+        """Metric values for the batch that ends this window; what has no data is left out.
+
+        Args:
+            replayed: groups in it that were trained before.
+        """
         effective = list({sample.task_id: sample.reward for sample in batch.samples}.values())
-        values = {}
+        values = {"dataflow.skipped_tasks": float(self.skipped), "dataflow.replayed_groups": float(replayed)}
         for name, numbers in (
             ("dataflow.reward_all", self.rewards),
             ("dataflow.reward_effective", effective),

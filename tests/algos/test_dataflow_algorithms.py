@@ -43,6 +43,32 @@ def everything() -> RunConfig:
     )  # fmt: skip
 
 
+def test_metrics_tell_what_was_skipped_replayed_and_how_likely_the_selector_skips() -> None:
+    replay = ReplaySection(kind="latest", share=0.5, max_uses=2, max_staleness=4)
+    world = World(
+        config_of(
+            trainers={"solver": TrainerSection(steps=20, batch_groups=2, max_staleness=1, filters=(), replay=replay)},
+            sources={"train": source("greso", size=6, args={"start": 0.0})},
+        ),
+        sizes={"math": None},
+    )  # fmt: skip
+    told: list[dict[str, float]] = []
+    while len(told) < 8:
+        world.plan()
+        while (task := world.pull()) is not None:
+            world.answer(task, {"solver": float(task.member * (task.payload["index"] % 2))})  # even ones fail
+        while world.read < len(world.episodes):
+            world.read_one()
+        if world.emit("solver"):
+            told.append(world.core.batch_metrics("solver"))
+            world.train("solver")
+    assert told[0]["dataflow.skipped_tasks"] == told[0]["dataflow.replayed_groups"] == 0
+    assert any(each["dataflow.skipped_tasks"] > 0 for each in told), "half of the tasks fail always"
+    assert {each["dataflow.replayed_groups"] for each in told} == {0, 1}
+    assert told[0]["dataflow.select.train.p_hard"] == 0.0
+    assert told[-1]["dataflow.select.train.p_hard"] >= 0.05
+
+
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_all_algorithms_together_keep_every_promise_whatever_happens(seed: int) -> None:

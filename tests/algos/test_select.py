@@ -19,8 +19,8 @@ def select(kind: str, **args: object) -> Any:
     return stage(kind, **args).algorithm
 
 
-def result(index: int, *rewards: float, correct: float | None = None) -> GroupResult:
-    return GroupResult(index=index, epoch=0, rewards={"solver": rewards}, correct=correct)
+def result(index: int, *rewards: float, correct: float | None = None, epoch: int = 0) -> GroupResult:
+    return GroupResult(index=index, epoch=epoch, rewards={"solver": rewards}, correct=correct, batch_groups=4)
 
 
 def chance(selector: Select, index: int) -> float:
@@ -59,16 +59,47 @@ def test_greso_never_falls_below_its_floor() -> None:
     assert chance(greso, 7) == 0.05
 
 
-def test_greso_adapts_easy_and_hard_apart() -> None:
-    # Target 0.3, a third of it for easy ones: 0.1 and 0.2. A window of ten has 2 easy ones and 1 hard one.
-    greso = select("greso", target=0.3, window=10, step=0.1)
-    for index, rewards in enumerate([EASY] * 2 + [HARD] + [MIXED] * 6):
-        greso.observe(result(index, *rewards))
-    assert (greso.p_easy, greso.p_hard) == (0.5, 0.5), "the window isn't full"
-    greso.observe(result(9, *MIXED))
+def test_greso_starts_a_streak_anew_when_a_solved_task_fails() -> None:
+    greso = select("greso", start=0.5)
+    for rewards, expected in ((EASY, 0.5), (EASY, 0.25), (HARD, 0.5), (HARD, 0.25)):
+        greso.observe(result(7, *rewards))
+        assert chance(greso, 7) == expected
+
+
+# Target 0.3, a third of it for easy ones: 0.1 and 0.2. Ten groups have 2 easy ones and 1 hard one.
+ITERATION = [EASY] * 2 + [HARD] + [MIXED] * 7
+
+
+@pytest.mark.parametrize("window", [7, 0], ids=["window", "batch"])
+def test_greso_adapts_easy_and_hard_apart_once_per_training_iteration(window: int) -> None:
+    greso = select("greso", target=0.3, window=window, step=0.1)
+    iteration = ITERATION if window else ITERATION[:-3]  # a batch holds four groups, see `result`
+    for index, rewards in enumerate(iteration[:-1]):
+        greso.observe(result(index, *rewards, epoch=1))
+    assert (greso.p_easy, greso.p_hard) == (0.5, 0.5), "a batch isn't full"
+    greso.observe(result(9, *MIXED, epoch=1))
     assert greso.p_easy == pytest.approx(0.4), "0.2 ≥ 0.1: skip more of them"
     assert greso.p_hard == pytest.approx(0.6), "0.1 < 0.2: explore more"
     assert (chance(greso, 0), chance(greso, 2)) == (0.4, 0.6)
+
+
+def test_greso_does_not_adapt_in_the_first_pass() -> None:
+    greso = select("greso", target=0.3, window=7, step=0.1)
+    for index, rewards in enumerate(ITERATION):
+        greso.observe(result(index, *rewards))
+    assert (greso.p_easy, greso.p_hard) == (0.5, 0.5), "nothing could have been skipped"
+    for index, rewards in enumerate([HARD] * 3 + [MIXED] * 7):
+        greso.observe(result(index, *rewards, epoch=1))
+    assert greso.p_easy == pytest.approx(0.6), "the first pass isn't counted in the second"
+    assert greso.p_hard == pytest.approx(0.4)
+
+
+def test_greso_keeps_both_probabilities_within_bounds() -> None:
+    greso = select("greso", window=1, step=0.3)
+    for index in range(10):
+        greso.observe(result(index, *EASY, epoch=1))
+        greso.observe(result(index + 10, *MIXED, epoch=1))
+    assert (greso.p_easy, greso.p_hard) == (0.05, 0.95)
 
 
 def test_greso_skips_nothing_while_it_warms_up() -> None:

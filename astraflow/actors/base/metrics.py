@@ -113,6 +113,15 @@ DATAFLOW_CORRECT_ALL = _metric(
     "dataflow.correct_all", "1", "mean of correct over all training episodes since the previous batch"
 )
 DATAFLOW_PASS_FRACTION = _metric("dataflow.pass_fraction", "1", "share of closed groups that passed the filters")
+DATAFLOW_SKIPPED_TASKS = _metric(
+    "dataflow.skipped_tasks", "tasks", "that selectors passed over since the previous batch"
+)
+DATAFLOW_REPLAYED_GROUPS = _metric("dataflow.replayed_groups", "groups", "groups in the batch that were trained before")
+DATAFLOW_SELECT = _metric(
+    "dataflow.select.*",
+    "1",
+    "what a source's selector tells: dataflow.select.<source>.p_easy and .p_hard of greso, .newest of levels",
+)
 DATAFLOW_CREDIT = _metric("dataflow.credit", "groups", "groups that may still be admitted")
 DATAFLOW_OPEN_GROUPS = _metric("dataflow.open_groups", "groups", "groups with members in flight")
 DATAFLOW_BUFFERED_GROUPS = _metric("dataflow.buffered_groups", "groups", "complete groups that wait to be emitted")

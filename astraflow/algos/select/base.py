@@ -38,6 +38,7 @@ class GroupResult:
     epoch: int
     rewards: Mapping[str, tuple[float, ...]]  # per policy, its valid members'
     correct: float | None = None  # mean over members; None: the environment has no notion of it
+    batch_groups: int = 8  # of those policies' training batches, the smallest
 
     @property
     def mixed(self) -> bool:
@@ -56,7 +57,8 @@ class GroupResult:
 class Select(Protocol):
     """A stage (see stages.py) that chooses among a source's tasks.
 
-    One with `level(draw) -> int` also says which level of the environment the next task is of, from 0 on.
+    One with `level(draw) -> int` also says which level of the environment the next task is of, from 0 on. What one with
+    `metrics() -> numbers by name` tells is in metrics.jsonl with every batch.
     """
 
     def take(self, prompt: Prompt) -> bool:

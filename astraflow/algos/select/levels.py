@@ -61,6 +61,9 @@ class Levels:
         elif mean <= self.down:
             self.newest = max(0, self.newest - 1)
 
+    def metrics(self) -> dict[str, float]:
+        return {"newest": float(self.newest)}
+
     def state(self) -> Any:
         return [self.newest, self._groups, self._success]
 
