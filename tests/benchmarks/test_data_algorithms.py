@@ -5,13 +5,16 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
+
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "data_algorithms.py"
 
 
+@pytest.mark.timeout(400)
 async def test_data_benchmark_measures_every_variant_and_draws(tmp_path: Path) -> None:
     picture = tmp_path / "figures.png"
     process = await asyncio.create_subprocess_exec(
-        sys.executable, str(BENCHMARK), "--steps", "2", "--seeds", "1", "--jobs", "1", "--json", "--plot", str(picture),
+        sys.executable, str(BENCHMARK), "--steps", "1", "--seeds", "1", "--jobs", "1", "--json", "--plot", str(picture),
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     output, errors = await process.communicate()
@@ -27,6 +30,6 @@ async def test_data_benchmark_measures_every_variant_and_draws(tmp_path: Path) -
     for variants in found.values():
         for figures in variants.values():
             assert figures["rollouts"] >= figures["useful_groups"] * 8 > 0
-            assert figures["rollouts_to_goal"] is None, "two steps teach too little"
+            assert figures["rollouts_to_goal"] is None, "one step teaches too little"
     assert found["extra"]["2"]["cancelled_share"] > found["extra"]["0"]["cancelled_share"] == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
