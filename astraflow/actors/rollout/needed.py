@@ -47,8 +47,9 @@ class NeededTasks:
         """Cancels its body when the group closes, and raises NotNeededError; at once if it is closed already."""
         if group_id in self._closed:
             raise NotNeededError
+        scope = asyncio.timeout(None)  # no deadline yet: `close` sets one
         try:
-            async with asyncio.timeout(None) as scope:
+            async with scope:
                 playing = self._playing.setdefault(group_id, set())
                 playing.add(scope)
                 try:
