@@ -13,7 +13,7 @@ ISSUE = Decision(
     kind=DecisionKind.ISSUE, source="train", epoch=0, index=5, group_id="inc/train/0/5", group_size=2,
     cohort_id="c", cohort_size=2,
 )  # fmt: skip
-TASKS = tasks_of(config_of(), ISSUE, range(2), lambda env, index: {})
+TASKS = tasks_of(config_of(), ISSUE, "math", range(2), lambda env, index: {})
 REWARDS: Mapping[str, float] = {"solver": 1.0}
 
 
@@ -41,7 +41,7 @@ def test_infrastructure_is_given_another_attempt_until_they_are_used_up(reason: 
     each.reissue(0, 1)
     each.reissue(0, 1)
     assert each.take(failed, 3, max_attempts=2) is Taken.LATE, "of an attempt that was replaced"
-    second = episode_of(tasks_of(config_of(), again, [0], lambda env, index: {})[0], {}, reason=reason)
+    second = episode_of(tasks_of(config_of(), again, "math", [0], lambda env, index: {})[0], {}, reason=reason)
     assert each.take(second, 4, max_attempts=2) is Taken.TERMINAL
     assert each.seats[0].failure == reason
 

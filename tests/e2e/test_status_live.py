@@ -85,7 +85,9 @@ async def test_a_blocked_loop_and_code_that_a_node_lacks_are_named(tmp_path: Pat
                 name = (await node.expect(" joins run demo with ")).split()[1]
                 await node.expect(f"rollout-{name}-0 is ready")
                 (sentence,) = await eventually(lambda: complaints(bus), within_s=5)
-                assert sentence.startswith(f"rollout-{name}-0 isn't given own: environment my_env:Blocking: module")
+                assert sentence.startswith(
+                    f"rollout-{name}-0 isn't given own: environment my_env:Blocking: there is no mod"
+                )
                 node.process.send_signal(signal.SIGTERM)
                 assert await node.end() == 0
         up.process.send_signal(signal.SIGTERM)
