@@ -6,6 +6,7 @@ import pytest
 import torch
 import transformers
 
+from astraflow.learners.precision import compute_dtype
 from astraflow.learners.torch_learner import TorchLearner
 from astraflow.messages import Sample
 from astraflow.models.smollm2 import prepare_smollm2
@@ -17,11 +18,13 @@ SUMS = [(2, 3), (4, 5)]
 
 
 def load(folder: Path) -> transformers.PreTrainedModel:
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, local_files_only=True).eval()
+    """In the dtype that engine and learner use here: an engine's rounding must not look like another policy."""
+    dtype = compute_dtype("auto")
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True).eval()
 
 
 def logprobs(model: transformers.PreTrainedModel, tokens: list[int], completion: int) -> list[float]:
-    """What an engine that computes in bf16 would report for the last `completion` tokens."""
+    """What an engine would report for the last `completion` tokens."""
     with torch.no_grad():
         logits = model(input_ids=torch.tensor([tokens])).logits[0, :-1].float()
     chosen = logits.log_softmax(-1).gather(1, torch.tensor(tokens[1:])[:, None]).squeeze(1)
