@@ -130,6 +130,7 @@ async def test_whatever_an_environment_does_is_one_episode(
 ) -> None:
     async with context(nats_server, tmp_path, role="rollout") as ctx, pool_of(ctx, Env(end)):
         await publish(ctx, task())
+        await eventually(lambda: episodes(ctx), within_s=20)  # depths may lag behind a publish
         await eventually(lambda: settled(ctx), within_s=20)
         (episode,) = await episodes(ctx)
         assert episode.reason is reason
