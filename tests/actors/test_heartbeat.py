@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from astraflow.actors.base.heartbeat import Heartbeat, LoopClock
 from astraflow.bus import EmbeddedServer
@@ -41,7 +42,19 @@ async def test_a_heartbeat_outlives_an_outage_that_is_longer_than_its_patience(t
     await again.stop()
 
 
-async def test_a_loop_is_blocked_by_a_frame_and_not_by_waiting_for_events() -> None:
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_a_loop_is_blocked_by_a_frame_and_not_by_waiting_for_events(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        blocked, waiting = runner.run(frames_of_a_loop())
+    assert "selectors.py" in blocked
+    assert "test_heartbeat.py" in blocked
+    assert waiting == ""
+
+
+async def frames_of_a_loop() -> tuple[str, str]:
+    """What its clock sees while a callback holds it, and while it waits for events."""
     loop, (reader, writer), done = asyncio.get_running_loop(), socket.socketpair(), asyncio.Event()
     clock, blocked, waiting = LoopClock(loop), [], []
     clock.stop()  # late from now on, as after a SIGSTOP
@@ -66,37 +79,9 @@ async def test_a_loop_is_blocked_by_a_frame_and_not_by_waiting_for_events() -> N
         thread.start()
         selector.select()
         thread.join()
-    assert "selectors.py" in blocked[0]
-    assert "test_heartbeat.py" in blocked[0]
 
     thread = threading.Thread(target=look_while_it_waits)
     thread.start()
     await done.wait()
     thread.join()
-    assert waiting == [""]
-
-
-def test_a_uvloop_that_waits_is_not_blocked_but_one_in_a_callback_is() -> None:
-    uvloop = pytest.importorskip("uvloop")
-
-    async def look() -> tuple[str, str]:
-        loop = asyncio.get_running_loop()
-        clock, found = LoopClock(loop), []
-        clock.stop()
-
-        def watch() -> None:
-            time.sleep(0.1)
-            found.append(clock.stuck_frame())
-
-        threads = [threading.Thread(target=watch) for _ in range(2)]
-        threads[0].start()
-        await asyncio.sleep(0.3)
-        threads[1].start()
-        threads[1].join()  # the loop is held here
-        threads[0].join()
-        return found[0], found[1]
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        waiting, held = runner.run(look())
-    assert waiting == ""
-    assert "threading.py" in held
+    return blocked[0], waiting[0]
