@@ -225,8 +225,10 @@ class EnvSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     roles: Annotated[dict[Name, Name], _doc("names that agents give to policies: role = policy")] = field(
         default_factory=dict
     )
-    max_calls: Annotated[int, _doc("policy calls in an episode, sub-agents' included; 0 = unlimited", ge=0)] = 0
-    max_tokens: Annotated[int, _doc("tokens sampled in an episode, sub-agents' included; 0 = unlimited", ge=0)] = 0
+    max_calls: Annotated[
+        int, _doc("policy calls in an episode, sub-agents' too; beyond, it ends truncated with reward 0; 0 = any", ge=0)
+    ] = 0
+    max_tokens: Annotated[int, _doc("tokens sampled in an episode, likewise; 0 = any number", ge=0)] = 0
 
 
 class SelectSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -46,6 +46,7 @@ class Orders:
             raise ConfigError(f"environment {env} trains no policy of run {run}")
         if not 0 <= group_size <= MOST_MEMBERS:
             raise ConfigError(f"group_size is {group_size}, expected 1 to {MOST_MEMBERS}, or 0")
+        self._at_home()
         submission = Submission(env=env, payload=dict(payload), group_size=group_size)
         stored = await self._bus.publish(self._bus.topology.submission(), submission, msg_id=uuid.uuid4().hex)
         return group_id(self._incarnation, GroupKey(f"{PREFIX}{env}", 0, stored.sequence))
@@ -70,8 +71,18 @@ class Orders:
         """
         await self._order(ControlKind.SET, knob, value, within_s=within_s)
 
+    def _at_home(self) -> None:
+        """Raises ConfigError in another region: orders and submissions don't cross the link."""
+        topology = self._bus.topology
+        if not topology.at_home:
+            raise ConfigError(
+                f"region {topology.region} passes on no orders and submissions of run {topology.run}; connect to its "
+                f"home server, region {topology.home}"
+            )
+
     async def _order(self, kind: ControlKind, name: str = "", value: Any = None, *, within_s: float) -> None:
         """Store an order, and wait until dataflow says what came of it."""
+        self._at_home()
         order = Control(kind=kind, name=name, value=value, order=uuid.uuid4().hex)
         events = self._bus.topology.events
         before = (await self._bus.log_state(events)).last_sequence

@@ -36,7 +36,9 @@ def build_region_rows(names: "Topology") -> tuple[Row, ...]:
                 rows.append(_outbox(names, row))
             case Kind.KV:
                 rows.append(_mirror(row, there.kv, f"{there.kv_prefix}>", f"{names.kv_prefix}>"))
-            case Kind.DECISIONS | Kind.SNAPSHOTS | Kind.SAMPLES | Kind.WEIGHTS | Kind.MEMBERS:
+            case Kind.DECISIONS | Kind.SUBMIT | Kind.CONTROL | Kind.SNAPSHOTS:
+                pass  # at home only
+            case Kind.SAMPLES | Kind.WEIGHTS | Kind.MEMBERS:
                 pass  # at home only; weights are below
     for policy in names.policies:
         (row,) = (row for row in build_rows(names) if row.stream == names.weights(policy))

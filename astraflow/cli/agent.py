@@ -31,6 +31,7 @@ def add(verbs: Verbs) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Play until the run ends or a signal comes; the return value is the exit code. Raises ConfigError, BusError."""
+    from contextlib import suppress
     from functools import partial
 
     from astraflow.actors.base.acting import Identity, act
@@ -51,7 +52,11 @@ def run(args: argparse.Namespace) -> int:
         folder=args.folder / f"{args.run_name}-{node}",
     )
     options = connection_of(args, args.join).options(bus_role("rollout"))
-    asyncio.run(act(options, who, partial(rollout.run, agents=agents)))
+    try:
+        asyncio.run(act(options, who, partial(rollout.run, agents=agents)))
+    finally:
+        with suppress(OSError):  # it holds something, or never was
+            who.folder.rmdir()
     return 0
 
 

@@ -21,6 +21,7 @@ from astraflow.actors.rollout.play import Player
 from astraflow.bus import Bus, Delivery, EmbeddedServer, Limits, Topology
 from astraflow.config import NodeSection
 from astraflow.envs.base import Outcome, PolicyHandle
+from astraflow.errors import BudgetError
 from astraflow.messages import Episode, Event, GroupClosed, Reason, Task, VersionSpan
 from astraflow.models.tokenizer import ToyTokenizer
 from tests.actors.contexts import CONFIG, context
@@ -123,8 +124,19 @@ async def settled(ctx: ActorContext) -> bool:
         (outcome(rewards={}, reason=Reason.GRADER, error="\ud800"), Reason.GRADER, "\ufffd"),
         (raises(RuntimeError("half a pair \ud800")), Reason.ENV, "half a pair \ufffd"),
         (raises(TimeoutError("the sandbox is slow")), Reason.ENV, "the sandbox is slow"),
+        (raises(BudgetError("9 calls are spent")), Reason.TRUNCATED, "9 calls are spent"),
     ],
-    ids=["numpy-metrics", "numpy-parts", "half-pairs", "words", "nan", "half-pair-graded", "half-pair-raised", "slow"],
+    ids=[
+        "numpy-metrics",
+        "numpy-parts",
+        "half-pairs",
+        "words",
+        "nan",
+        "half-pair-graded",
+        "half-pair-raised",
+        "slow",
+        "overspent",
+    ],
 )
 async def test_whatever_an_environment_does_is_one_episode(
     nats_server: EmbeddedServer, tmp_path: Path, end: Callable[[], Any], reason: Reason, error: str
@@ -135,7 +147,8 @@ async def test_whatever_an_environment_does_is_one_episode(
         (episode,) = await episodes(ctx)
         assert episode.reason is reason
         assert error in episode.error
-        assert len(episode.trajectories) == 1
+        (trajectory,) = episode.trajectories
+        assert reason is Reason.OK or trajectory.reward == 0
 
 
 async def test_an_episode_that_is_too_big_for_the_bus_is_a_failed_one(

@@ -188,7 +188,10 @@ class Player:
         )
 
     def _fail(self, task: Task, recording: Recording, reason: Reason, error: str, started_at: float) -> Episode:
-        """What was generated before it failed stays readable, with reward 0 that nobody trains on."""
+        """What was generated before it failed stays readable, with reward 0.
+
+        Nobody trains on that, except where an episode overspent: `truncated` earns 0, as any run into a limit does.
+        """
         _log.warning("episode failed", extra={"task": task.id, "reason": reason, "error": error})
         trajectories = recording.trajectories(dict.fromkeys(recording.roles, 0.0))
         return failed_episode(task, reason, error, started_at=started_at, trajectories=trajectories)

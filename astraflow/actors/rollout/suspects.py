@@ -48,6 +48,7 @@ class Suspects:
             self._descriptor = -1
         with suppress(OSError):
             self._path.unlink(missing_ok=True)
+            self._path.parent.rmdir()  # unless other rollouts' files are there
 
     def verdict(self, task: str) -> str:
         """Why a task isn't played any more; "" if it is."""
