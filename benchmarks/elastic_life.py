@@ -119,7 +119,8 @@ class Watched:
         self.holders: dict[str, str] = {}  # actors by lease
         self.members: dict[str, Member] = {}
         self.events: list[tuple[float, Event]] = []
-        self.first_tokens: dict[str, tuple[float, int, int]] = {}  # by replica: when, version, head
+        self.head_at_accept: dict[str, int] = {}  # by replica, of the first request that it took
+        self.first_tokens: dict[str, tuple[float, int, int]] = {}  # by replica: when, version, head when it was taken
 
     async def hear_chunks(self) -> None:
         async with self.bus.subscribe_core(f"{self.bus.topology.root}.reply.>") as feed:
@@ -127,8 +128,9 @@ class Watched:
                 chunk = decoded.message
                 if isinstance(chunk, GenChunk):
                     self.wire.take(chunk)
+                    taken = self.head_at_accept.setdefault(chunk.replica, self.head)  # tokens come up to 0.25 s later
                     if chunk.versions and chunk.replica not in self.first_tokens:
-                        self.first_tokens[chunk.replica] = (time.monotonic(), chunk.versions[0].version, self.head)
+                        self.first_tokens[chunk.replica] = (time.monotonic(), chunk.versions[0].version, taken)
 
     async def hear_keys(self) -> None:
         async with aclosing(self.bus.kv_watch("")) as updates:

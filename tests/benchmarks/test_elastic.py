@@ -39,4 +39,5 @@ async def test_pools_are_compared_with_the_sum_of_their_rates() -> None:
 async def test_a_replica_joins_and_leaves_a_live_run() -> None:
     found = await figures("--only", "join", "--rounds", "1")
     assert set(found["join"]) == {"join_s", "join_lag_versions", "drain_s", "handover_s", "rounds"}
+    assert found["join"]["join_lag_versions"] <= 1  # engine.max_replica_lag
     assert min(found["join"]["join_s"], found["join"]["drain_s"], found["join"]["handover_s"]) > 0
