@@ -84,6 +84,6 @@ def test_numbers_survive_prose(number):
 @pytest.mark.parametrize("mode", AnswerMode)
 def test_hostile_megabytes_are_read_in_milliseconds(mode):
     for text in ("<answer>" * 200_000, "1,111" * 300_000, "-" * 1_000_000, "9" * 1_000_000, "1e" * 500_000):
-        start = time.perf_counter()
+        start = time.process_time()
         extract_answer(text, mode)
-        assert time.perf_counter() - start < 0.2
+        assert time.process_time() - start < 0.2

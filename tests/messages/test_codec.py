@@ -153,10 +153,10 @@ def test_nothing_in_a_message_is_executed() -> None:
 
 def test_decoding_is_fast_enough_for_the_stream() -> None:
     data = encode(example_of("episode"), id="a")
-    start = time.perf_counter()
+    start = time.process_time()
     for _ in range(1000):
         decode(data)
-    assert time.perf_counter() - start < 1.0  # about 10 ms on a quiet machine
+    assert time.process_time() - start < 1.0  # about 10 ms on a quiet machine
 
 
 def test_an_array_in_a_message_is_checked_when_it_is_used() -> None:

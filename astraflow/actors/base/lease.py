@@ -90,13 +90,18 @@ class HeldLease:
         )
 
     async def release(self) -> None:
-        """Give it to whoever waits, unless somebody has it already. `renew` must have ended."""
-        entry = await self._ctx.bus.kv_get(self._key)
-        if entry is None or not isinstance(entry.message, Lease) or entry.message.holder != self._record.holder:
-            return
+        """Give it to whoever waits, unless somebody has it already. `renew` must have ended.
+
+        A renewal that was cut off may still be stored after it was read here: then it is read again.
+        """
         released = msgspec.structs.replace(self._record, holder="")
-        with suppress(FencedError):
-            await self._ctx.bus.kv_put(self._key, released, expected_revision=entry.revision)
+        while True:
+            entry = await self._ctx.bus.kv_get(self._key)
+            if entry is None or not isinstance(entry.message, Lease) or entry.message.holder != self._record.holder:
+                return
+            with suppress(FencedError):
+                await self._ctx.bus.kv_put(self._key, released, expected_revision=entry.revision)
+                return
 
 
 @asynccontextmanager
