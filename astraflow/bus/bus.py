@@ -15,7 +15,7 @@ from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanage
 from functools import partial
 from typing import Any, Literal
 
-from astraflow.bus.background import Background
+from astraflow.background import Background
 from astraflow.bus.claims import Claims
 from astraflow.bus.core import CoreFeed, open_core_feed
 from astraflow.bus.deadletters import DeadLetter, DeadLetters

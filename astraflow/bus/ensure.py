@@ -7,7 +7,7 @@ what differs raises BusError that names the setting, both values and the next st
 
 from typing import Any
 
-from astraflow.bus.background import in_parallel
+from astraflow.background import in_parallel
 from astraflow.bus.faults import ApiError, DeniedError
 from astraflow.bus.leaf import HUB_DOMAIN
 from astraflow.bus.publish import NO_STORAGE

@@ -9,7 +9,7 @@ import hashlib
 import secrets
 from collections.abc import Iterator, Sequence
 
-from astraflow.bus.background import in_parallel
+from astraflow.background import in_parallel
 from astraflow.bus.faults import LinkLostError, NoAnswerError
 from astraflow.bus.link import Link
 from astraflow.bus.publish import Publisher

@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from astraflow.background import Background
 from astraflow.bus.admit import admit
-from astraflow.bus.background import Background
 from astraflow.bus.claims import CLAIM, Claims
 from astraflow.bus.deadletters import DeadLetters
 from astraflow.bus.ensure import SECOND_NS, ensure

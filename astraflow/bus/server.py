@@ -6,7 +6,6 @@ a store folder; every stored message has been synced to disk before it is acked.
 """
 
 import asyncio
-import ctypes
 import fcntl
 import os
 import secrets
@@ -20,6 +19,7 @@ from astraflow.bus.leaf import LeafLink
 from astraflow.bus.private import write_private
 from astraflow.bus.trust import BusOptions
 from astraflow.errors import BusError
+from astraflow.lifeline import dies_with_parent
 
 READY_WITHIN_S = 15.0
 LOCK_WITHIN_S = 5.0  # a server whose parent has just died needs a moment to end
@@ -28,7 +28,6 @@ PROBE_EVERY_S = 0.005
 PROBE_WITHIN_S = 0.5
 PORT_TRIES = 5
 NO_STORE_BOUND = 1 << 50  # streams reserve their bounds, which a small disk may never come to
-_PR_SET_PDEATHSIG = 1
 
 _CONFIG = """\
 # written by astraflow; changes are lost
@@ -181,7 +180,6 @@ class EmbeddedServer:
     async def _try_start(self, binary: str, lock: int) -> bool:
         """False if the port is taken."""
         seen = self.log_file.stat().st_size if self.log_file.exists() else 0
-        parent = os.getpid()
         self._process = await asyncio.create_subprocess_exec(
             binary,
             "-c",
@@ -191,7 +189,7 @@ class EmbeddedServer:
             stderr=asyncio.subprocess.DEVNULL,
             pass_fds=(lock,),
             start_new_session=True,  # Ctrl-C is for us; the server goes last
-            preexec_fn=lambda: _die_with(parent),
+            preexec_fn=dies_with_parent(signal.SIGTERM),
         )
         deadline = asyncio.get_running_loop().time() + READY_WITHIN_S
         while self._process.returncode is None and asyncio.get_running_loop().time() < deadline:
@@ -237,10 +235,3 @@ def free_port(host: str) -> int:
     """A port that nobody listens on at this moment."""
     with socket.create_server((host, 0)) as listener:
         return int(listener.getsockname()[1])
-
-
-def _die_with(parent: int) -> None:
-    """In the child, before exec: be terminated when the parent dies."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:
-        os._exit(1)

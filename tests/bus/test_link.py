@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from astraflow.background import Background, in_parallel
 from astraflow.bus import Bus, BusOptions, EmbeddedServer, Topology
-from astraflow.bus.background import Background, in_parallel
 from astraflow.bus.window import Window
 from astraflow.errors import BusError
 from tests.support import eventually, make_episode, server_with

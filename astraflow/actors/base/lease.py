@@ -24,8 +24,8 @@ import msgspec
 
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.processes import has_ended, own_process, until_ended
+from astraflow.background import Background
 from astraflow.bus import KvUpdate
-from astraflow.bus.background import Background
 from astraflow.errors import FencedError
 from astraflow.messages import Lease, MemberState
 

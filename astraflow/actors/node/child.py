@@ -6,23 +6,19 @@ It doesn't decide when it runs; the supervisor does. Invariants: the process doe
 
 import asyncio
 import contextlib
-import ctypes
 import logging
-import os
 import signal
-import sys
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from astraflow.lifeline import dies_with_parent
+
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
-
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +56,7 @@ class Child:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,  # Ctrl-C reaches the node only, which then drains in order
-                preexec_fn=_die_with(os.getpid()),
+                preexec_fn=dies_with_parent(signal.SIGKILL),
             )
         self.process = process
         log.info("process started", extra={"process": spec.name, "pid": process.pid})
@@ -100,15 +96,3 @@ class Child:
             working.cancel()
             unwanted.cancel()
         return None if working.cancelled() else working.result()
-
-
-def _die_with(parent: int) -> Callable[[], None]:
-    """For the child, before exec: be killed when the parent dies, even by kill −9. Linux only."""
-
-    def prepare() -> None:
-        if _LIBC is not None:
-            _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != parent:  # it died before the line above
-                os._exit(1)
-
-    return prepare

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from astraflow.actors.weights.ranges import PlaceError, ReadRange, range_reader
+from astraflow.background import in_parallel
 from astraflow.bus import Bus
-from astraflow.bus.background import in_parallel
 from astraflow.errors import WeightsError
 from astraflow.messages import Manifest, PartRef, Place
 
