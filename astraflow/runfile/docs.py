@@ -23,7 +23,7 @@ The value is TOML; plain words need no quotes. Unknown keys are refused, with th
 policies, environments, sources, eval sets) are 1 to 32 of `a-z`, `0-9` and `-`. Relative paths start where the command
 is run. Every number has its unit in its name or its description. Complete files are in `examples/`.
 
-This page is made from `astraflow/config.py` by `make docs`.
+This page is made from `astraflow/config/` by `make docs`.
 """
 
 

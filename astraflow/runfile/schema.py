@@ -1,4 +1,4 @@
-"""The shape of the run file, read from the structs in `config.py`: sections, keys, types, defaults, descriptions.
+"""The shape of the run file, read from the structs of `astraflow.config`: sections, keys, types, defaults, meanings.
 
 No values and no files. Invariant: everything that a user may write in a run file is a `Key` of `keys()`.
 """

@@ -1,0 +1,47 @@
+"""The run file's schema: one frozen tree, unknown keys rejected, every number with its unit.
+
+Only data: reading TOML, `--set`, nearest-name errors and cross-checks are in `astraflow.runfile`. No environment reads.
+A module per part of the run file; a key is described where it is declared.
+"""
+
+from astraflow.config.address import host_and_port, is_loopback
+from astraflow.config.bus import BusSection
+from astraflow.config.data import DataflowSection, EnvSection, EvalSection, SelectSection, SourceSection
+from astraflow.config.engine import EngineSection
+from astraflow.config.kinds import Count, Fraction, Name, Positive, Seconds
+from astraflow.config.loss import LossSection
+from astraflow.config.node import NodeSection
+from astraflow.config.policy import PolicySection, SamplingSection, WeightsSection
+from astraflow.config.run import RecordSection, RunSection
+from astraflow.config.trainer import CriticSection, ReplaySection, TrainerSection
+from astraflow.config.tree import RunConfig, from_json, to_json
+
+__all__ = [
+    "BusSection",
+    "Count",
+    "CriticSection",
+    "DataflowSection",
+    "EngineSection",
+    "EnvSection",
+    "EvalSection",
+    "Fraction",
+    "LossSection",
+    "Name",
+    "NodeSection",
+    "PolicySection",
+    "Positive",
+    "RecordSection",
+    "ReplaySection",
+    "RunConfig",
+    "RunSection",
+    "SamplingSection",
+    "Seconds",
+    "SelectSection",
+    "SourceSection",
+    "TrainerSection",
+    "WeightsSection",
+    "from_json",
+    "host_and_port",
+    "is_loopback",
+    "to_json",
+]

@@ -1,0 +1,16 @@
+"""The kinds of values that several sections share, and `doc`, which describes a key."""
+
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+Name = Annotated[str, Meta(pattern=r"^[a-z0-9-]{1,32}$", description="lower-case letters, digits and dashes")]
+Positive = Annotated[int, Meta(ge=1)]
+Count = Annotated[int, Meta(ge=0)]
+Seconds = Annotated[float, Meta(gt=0)]
+Fraction = Annotated[float, Meta(ge=0, le=1)]
+
+
+def doc(text: str, **rules: Any) -> Meta:
+    """What a key means, for the reference page and for errors, and its bounds (msgspec's `ge`, `gt`, `le`, …)."""
+    return Meta(description=text, **rules)
