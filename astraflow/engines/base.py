@@ -8,12 +8,13 @@ reports too); for greedy sampling (temperature 0) of the unscaled distribution.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from astraflow.algos.changes import Change
+from astraflow.algos.tensors import HostTensor
 from astraflow.messages import Sampling, VersionSpan
 
 
@@ -47,7 +48,8 @@ class EngineLoad:
     queued: int
     tokens_per_s: float  # over the last seconds
     version: int
-    extra: Mapping[str, float] = field(default_factory=dict)
+    extra: Mapping[str, float] = field(default_factory=dict)  # gauges of its own, by their full names
+    about: str = ""  # what serves, for people; "" = nothing that the run file doesn't say
     error: str = ""  # why the engine can't serve any more; "" = it can
 
     @property
@@ -112,6 +114,10 @@ class PolicyEngine(Protocol):
         """End a request; its stream finishes with `abort`. Unknown ids are ignored."""
         ...
 
+    def takes_elements(self, name: str) -> bool:
+        """Whether `swap` takes changed elements of this tensor; else it wants the whole of it."""
+        ...
+
     async def swap(self, version: int, changes: Mapping[str, Change]) -> float:
         """Put new weights in place between two decode steps; running requests go on. Returns the pause in seconds.
 
@@ -126,4 +132,16 @@ class PolicyEngine(Protocol):
 
     def load(self) -> EngineLoad:
         """The current load; cheap."""
+        ...
+
+
+@runtime_checkable
+class Verifiable(Protocol):
+    """An engine whose weights are out of this process's sight, so that they are looked at now and then."""
+
+    async def verify(self, tensors: Mapping[str, HostTensor]) -> str:
+        """Whether it serves exactly these, the whole model: "" if so, else what was wrong; afterwards it does.
+
+        Raises like `swap`.
+        """
         ...

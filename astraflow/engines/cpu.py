@@ -223,6 +223,9 @@ class CpuEngine:
         if self._worker is not None and request_id in self._replies:
             self._worker.order(Cancel(request_id))
 
+    def takes_elements(self, name: str) -> bool:
+        return True
+
     async def swap(self, version: int, changes: Mapping[str, Change]) -> float:
         """See `PolicyEngine`. If the caller is cancelled, the swap may still happen."""
         self._serving()

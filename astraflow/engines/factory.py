@@ -18,6 +18,10 @@ def build_engine(
     """An engine that isn't started yet. Raises EngineError if it can't serve this model's config.json."""
     if section.kind == "toy":
         return ToyEngine(files, tensors, section=section, version=version)
+    if section.kind == "sglang":
+        from astraflow.engines.sglang.engine import SglangEngine
+
+        return SglangEngine(files, tensors, section=section, version=version)
     from astraflow.engines.cpu import CpuEngine
 
     return CpuEngine(files, tensors, section=section, version=version, threads=threads)

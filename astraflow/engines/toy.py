@@ -188,6 +188,9 @@ class ToyEngine:
             self._waiting.remove(item)
         item.reply.put((), (), self._version, "abort")
 
+    def takes_elements(self, name: str) -> bool:
+        return True
+
     async def swap(self, version: int, changes: Mapping[str, Change]) -> float:
         self._check(changes, self._vocab_size)
         match changes.get(TOY_TENSOR):

@@ -40,6 +40,9 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     roles: tuple[str, ...] = ()  # of a node: what it has or is starting, like --role, e.g. "policy:solver"
     blocked: str = ""  # what it can't store on the bus, and why; "" = nothing
     blocked_since: float = 0.0  # unix seconds
+    about: str = (
+        ""  # what it is made of, where the run file doesn't say: of a replica, its server and how it gets weights
+    )
 
 
 class Region(msgspec.Struct, frozen=True, kw_only=True):

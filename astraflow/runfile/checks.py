@@ -12,6 +12,7 @@ from astraflow.config import EnvSection, EvalSection, PolicySection, RunConfig, 
 from astraflow.runfile.critic_checks import check_critic
 from astraflow.runfile.decode import Where, nearest
 from astraflow.runfile.loss_checks import check_loss
+from astraflow.runfile.sglang_checks import check_sglang
 from astraflow.runfile.stages import check_stages
 from astraflow.runfile.transports import check_transport
 
@@ -31,6 +32,7 @@ def check(config: RunConfig, where: Where) -> None:
     for name, policy in config.policies.items():
         _check_model(name, policy, where)
         _check_engine(name, policy, where)
+        check_sglang(name, policy, where, deterministic=config.run.deterministic)
         if policy.trainer:
             _check_trainer(name, policy.trainer, where)
             check_critic(name, policy.trainer, where)

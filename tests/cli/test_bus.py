@@ -10,8 +10,9 @@ import pytest
 from astraflow.actors.__main__ import parse
 from astraflow.actors.base.connection import Connection, bus_role, from_flags
 from astraflow.bus import BusRole
-from astraflow.bus.server import find_binary, free_port
+from astraflow.bus.server import find_binary
 from astraflow.errors import ConfigError
+from astraflow.ports import free_port
 from tests.cli.toyrun import finished, sets, started, write_toy
 
 

@@ -25,10 +25,15 @@ class EngineCase:
     first: Mapping[str, HostTensor]  # the weights that it starts with
     tensors: Mapping[str, HostTensor]  # other weights, for swaps
     vocab_size: int
+    seeded: bool = True  # the same seed gives the same token; else only greedy sampling repeats itself
 
     def build(self, slots: int) -> PolicyEngine:
         """With the first weights."""
         return self.load(slots, self.first)
+
+    def repeatable(self, temperature: float = 1.0) -> float:
+        """This temperature, if the engine repeats itself at it."""
+        return temperature if self.seeded else 0.0
 
 
 class Replica:
@@ -123,10 +128,11 @@ async def streams_run_to_their_length_with_valid_logprobs(case: EngineCase, engi
 
 
 async def stop_tokens_end_a_completion_and_are_part_of_it(case: EngineCase, engine: PolicyEngine) -> None:
-    free = await read(engine.generate(request("free")))
+    temperature = case.repeatable()
+    free = await read(engine.generate(request("free", temperature=temperature)))
     stop = free.tokens[5]
     first = free.tokens.index(stop)
-    stopped = await read(engine.generate(request("stopped", stop_token_ids=(stop,))))
+    stopped = await read(engine.generate(request("stopped", stop_token_ids=(stop,), temperature=temperature)))
     assert stopped.finish_reason == "stop"
     assert stopped.tokens == free.tokens[: first + 1]
 
@@ -141,7 +147,7 @@ async def the_models_end_token_ends_a_completion(case: EngineCase, engine: Polic
 
 
 async def a_seed_gives_the_same_tokens_alone_and_in_company(case: EngineCase, engine: PolicyEngine) -> None:
-    requests = [request(f"r{i}", seed=100 + i, length=5 + i) for i in range(10)]
+    requests = [request(f"r{i}", seed=100 + i, length=5 + i, temperature=case.repeatable()) for i in range(10)]
     alone = [await read(engine.generate(item)) for item in requests]
     together = await read_all(engine, requests)
     assert [item.tokens for item in alone] == [item.tokens for item in together]
@@ -149,7 +155,7 @@ async def a_seed_gives_the_same_tokens_alone_and_in_company(case: EngineCase, en
 
 
 async def a_continuation_equals_the_undisturbed_completion(case: EngineCase, engine: PolicyEngine) -> None:
-    for temperature in (1.0, 0.0):
+    for temperature in {case.repeatable(), 0.0}:
         whole = request("whole", temperature=temperature)
         undisturbed = await read(engine.generate(whole))
         for cut in (1, 9, 23):
@@ -207,7 +213,7 @@ async def more_requests_than_slots_are_all_served(case: EngineCase, engine: Poli
     small = case.build(3)
     await small.start()
     try:
-        requests = [request(str(i), seed=i, count=10) for i in range(11)]
+        requests = [request(str(i), seed=i, count=10, temperature=case.repeatable()) for i in range(11)]
         few = await read_all(small, requests)
     finally:
         await small.stop()
@@ -229,7 +235,7 @@ async def a_swap_takes_effect_between_two_tokens_of_running_requests(case: Engin
 
 
 async def a_swap_that_does_not_fit_changes_nothing(case: EngineCase, engine: PolicyEngine) -> None:
-    before = await read(engine.generate(request("before")))
+    before = await read(engine.generate(request("before", temperature=case.repeatable())))
     name, good = next(iter(case.tensors.items()))
     item = good.data.nbytes // int(np.prod(good.shape))
     grown = (good.shape[0] + 1, *good.shape[1:])
@@ -239,7 +245,7 @@ async def a_swap_that_does_not_fit_changes_nothing(case: EngineCase, engine: Pol
         with pytest.raises(WeightsError, match=next(iter(bad)).replace(".", r"\.")):
             await engine.swap(9, {**case.tensors, **bad})
     assert engine.load().version == 0
-    after = await read(engine.generate(request("after")))
+    after = await read(engine.generate(request("after", temperature=case.repeatable())))
     assert (after.tokens, after.versions) == (before.tokens, before.versions)
 
 
@@ -249,7 +255,7 @@ async def sparse_swaps_leave_what_a_fresh_engine_would_have(case: EngineCase, en
     for seed in range(1, 6):
         replica.step(seed)
         if seed != 2:  # then the engine is two versions behind
-            await engine.swap(seed, replica.behind.changes(replica.shadow))
+            await engine.swap(seed, replica.behind.changes(replica.shadow, engine.takes_elements))
             replica.behind.clear()
     assert len((await read(running)).tokens) == 200
     await equals_a_fresh_engine(case, engine, replica, version=5)
@@ -261,11 +267,11 @@ async def a_swap_after_one_that_was_cancelled_leaves_no_mix(case: EngineCase, en
     for seed in range(1, 4):
         replica.step(seed)
         async with asyncio.TaskGroup() as group:
-            swap = group.create_task(engine.swap(seed, replica.behind.changes(replica.shadow)))
+            swap = group.create_task(engine.swap(seed, replica.behind.changes(replica.shadow, engine.takes_elements)))
             await asyncio.sleep(0)
             swap.cancel()
     replica.step(4)
-    await engine.swap(4, replica.behind.changes(replica.shadow))
+    await engine.swap(4, replica.behind.changes(replica.shadow, engine.takes_elements))
     assert len((await read(running)).tokens) == 200
     await equals_a_fresh_engine(case, engine, replica, version=4)
 
@@ -274,7 +280,7 @@ async def equals_a_fresh_engine(case: EngineCase, engine: PolicyEngine, replica:
     """Tokens and logprobs to the last bit."""
     fresh = case.load(16, replica.shadow.tensors)
     await fresh.start()
-    requests = [request(f"{i}", seed=i, temperature=float(i % 3), length=5 + 4 * i) for i in range(6)]
+    requests = [request(f"{i}", seed=i, temperature=case.repeatable(float(i % 3)), length=5 + 4 * i) for i in range(6)]
     try:
         for item in requests:
             want, got = await read(fresh.generate(item)), await read(engine.generate(item))

@@ -98,6 +98,7 @@ def tiny_model(family: str, seed: int = 0) -> TinyModel:
         for parameter in reference.parameters():
             if parameter.ndim == 1:
                 parameter += 0.3 * torch.randn(parameter.shape)
+    config.architectures = [type(reference).__name__]  # as a saved model says
     tied = bool(config.tie_word_embeddings)
     tensors = {
         name: host_tensor(tensor)

@@ -50,6 +50,7 @@ class ActorContext:
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     stop_reason: str = ""
     last_error: str = ""
+    about: str = ""  # see Member
     gauges: dict[str, float] = field(default_factory=dict)
     unserved: dict[str, str] = field(default_factory=dict)
     roles: tuple[str, ...] = ()
@@ -125,4 +126,5 @@ class ActorContext:
             roles=self.roles,
             blocked=blocked,
             blocked_since=blocked_since,
+            about=self.about,
         )

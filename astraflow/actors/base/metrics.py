@@ -149,6 +149,19 @@ POLICY_SLOTS = _metric("policy.slots", "requests", "capacity")
 POLICY_VERSION = _metric("policy.version", "version", "serving")
 POLICY_LAG_VERSIONS = _metric("policy.lag_versions", "versions", "newest loadable - serving")
 POLICY_LAG_S = _metric("policy.lag_s", "s", "since when a newer version than the one served is loadable")
+POLICY_KV_USAGE = _metric("policy.kv_usage", "1", "SGLang: share of the KV memory in use")
+POLICY_CACHE_HIT_RATE = _metric(
+    "policy.cache_hit_rate", "1", "SGLang: share of prompt tokens found in its prefix cache"
+)
+POLICY_SERVER_RUNNING = _metric("policy.server_running", "requests", "SGLang: running in the server")
+POLICY_SERVER_QUEUED = _metric("policy.server_queued", "requests", "SGLang: waiting in the server")
+POLICY_RETRACTED = _metric("policy.retracted", "requests", "SGLang: so far, gave their KV memory back and began anew")
+POLICY_CONTINUED = _metric("policy.continued", "requests", "SGLang: so far, dropped by the server and continued")
+POLICY_RELABELLED = _metric(
+    "policy.relabelled_tokens",
+    "tokens",
+    "SGLang: so far, passed on under another version than the server named at the end",
+)
 POLICY_WANTS_FULL = _metric(
     "policy.wants_full", "sequence", "newest full that it can't use; the trainer publishes another one"
 )

@@ -56,7 +56,6 @@ class Replica:
         self._engine = engine
         self._cohorts = self._make_cohorts() if ctx.config.run.deterministic else None
         self.served = ServedVersion(ctx, Updates(ctx, engine, weights, self._between_cohorts), head, self._say)
-        self._slots = ctx.policy_section.engine.slots
         self._streams: dict[str, ReplyStream] = {}  # by engine request id
         self._held = 0  # deliveries taken and not finished
         self._room = asyncio.Event()
@@ -77,12 +76,12 @@ class Replica:
             while True:
                 await self._until_room()
                 await self._until_current()
-                deliveries = await queue.fetch(self._slots - self._held)
+                deliveries = await queue.fetch(max(1, self._engine.load().slots - self._held))
                 self._hold(len(deliveries))
                 await start_work(group, deliveries, self._handle)
 
     async def _until_room(self) -> None:
-        while self._held >= self._slots:
+        while self._held >= self._engine.load().slots:
             self._room.clear()
             await self._room.wait()
 
@@ -140,7 +139,9 @@ class Replica:
                 elif (engine_id := f"{request.id}@{request.attempt}") not in self._streams:
                     stream = self._streams[engine_id] = ReplyStream(self._ctx.bus, request, self._ctx.incarnation)
                     room = (
-                        self._held < self._slots and self.served.current and self.served.version >= request.min_version
+                        self._held < self._engine.load().slots
+                        and self.served.current
+                        and self.served.version >= request.min_version
                     )
                     self._hold(1)
                     group.create_task(self._answer(request, stream, engine_id, room=room))
@@ -244,6 +245,11 @@ class Replica:
         idle_s = self._ctx.config.bus.silence_s / 3
         while not await self._ctx.stopped_within(min(REPORT_EVERY_S, idle_s / 2)):
             load = self._engine.load()
+            if load.error:  # nobody's request need show it
+                raise EngineError(load.error)
+            self._ctx.about = load.about
+            self._ctx.gauges.update(load.extra)
+            self._room.set()  # an engine may take more requests than a moment ago
             for name, value in (
                 (POLICY_TOKENS_PER_S, load.tokens_per_s),
                 (POLICY_RUNNING, load.running),

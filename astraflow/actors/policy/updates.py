@@ -25,7 +25,7 @@ from astraflow.actors.base.metrics import (
     WEIGHTS_VERIFY_S,
 )
 from astraflow.actors.weights.follower import Advance, WeightFollower
-from astraflow.engines.base import PolicyEngine
+from astraflow.engines.base import PolicyEngine, Verifiable
 from astraflow.errors import WeightsError
 from astraflow.messages import Head, Metrics
 
@@ -53,6 +53,7 @@ class Updates:
         self._engine = engine
         self._weights = weights
         self._between = between
+        self._swaps = 0
 
     async def to(self, head: Head, *, serving: int) -> Head | None:
         """The head that the engine serves now: `head` or a newer one; None if it was refused twice."""
@@ -60,6 +61,7 @@ class Updates:
         swapped = await self._swap(head)
         if swapped is None:
             return None
+        await self._look_at_weights(swapped.advance.head)
         advance = swapped.advance
         values = {
             WEIGHTS_APPLY_S: time.monotonic() - started,
@@ -85,6 +87,20 @@ class Updates:
         )
         return advance.head
 
+    async def _look_at_weights(self, head: Head) -> None:
+        """Every so many swaps, compare what the engine serves with the shadow, which has the manifest's digests."""
+        every = self._ctx.policy_section.engine.sglang.verify_every
+        self._swaps += 1
+        if not every or self._swaps % every or not isinstance(self._engine, Verifiable):
+            return
+        shadow = self._weights.shadow
+        assert shadow is not None
+        async with self._between():
+            wrong = await self._engine.verify(shadow.tensors)
+        if wrong:
+            self._ctx.last_error = f"version {head.version} of {head.policy}: {wrong}"
+            await self._ctx.bus.event("error", "weights-differ", self._ctx.last_error, version=head.version)
+
     async def _swap(self, head: Head) -> _Swapped | None:
         """The second time it is read from a full on, without what is in memory: either may be what is damaged."""
         nexts = ("it is read again, from a full version on", f"the old version serves; {next_full(head)}")
@@ -94,7 +110,7 @@ class Updates:
                 started = time.monotonic()
                 shadow = self._weights.shadow
                 assert shadow is not None
-                changes = await asyncio.to_thread(self._weights.behind.changes, shadow)
+                changes = await asyncio.to_thread(self._weights.behind.changes, shadow, self._engine.takes_elements)
                 async with self._between():
                     pause_s = await self._engine.swap(advance.head.version, changes)
             except WeightsError as exc:

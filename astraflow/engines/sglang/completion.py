@@ -1,0 +1,173 @@
+"""One request at a server: its tokens as they come, and a new attempt where the server dropped it.
+
+It knows no slots and no weights. Invariants: tokens are passed on once, in order, with the version that the server
+names for them; a request that the server aborts without being asked (somebody else's abort_all, a lost connection) goes
+on where it stopped, as a continuation.
+
+While a request streams the server names the version of the newest tokens only; the exact spans come with the end. A
+swap stops the server in between, so an event never holds tokens of two versions unless this process didn't read for
+long; where the spans then say otherwise it is counted (`Account.relabelled`).
+"""
+
+import secrets
+from collections.abc import Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from astraflow.engines.base import EngineRequest
+from astraflow.engines.sglang.client import Client, RefusedError
+from astraflow.engines.sglang.labels import Labels
+from astraflow.engines.streams import RateMeter, Reply
+from astraflow.errors import EngineError
+
+TRIES = 4  # attempts in a row without a token
+
+
+class ForeignWeightsError(EngineError):
+    """The server serves weights that this engine did not give it."""
+
+
+@dataclass
+class Account:
+    """What all requests of one engine have in common."""
+
+    labels: Labels
+    rate: RateMeter
+    eos_token_ids: tuple[int, ...]
+    seeded: bool = False  # the server samples by the seeds that it is given
+    relabelled: int = 0  # tokens that were passed on under another version than the server names in the end
+    continued: int = 0  # attempts that the server dropped
+
+
+class Completion:
+    """Runs one request to its end. Whatever is wrong with the request itself ends its reply with an EngineError."""
+
+    def __init__(self, client: Client, account: Account, request: EngineRequest, reply: Reply) -> None:
+        self._client = client
+        self._account = account
+        self._request = request
+        self._reply = reply
+        self._tokens: list[int] = []  # passed on
+        self._stops = frozenset(request.sampling.stop_token_ids)
+        self.server_id = ""  # of the attempt that runs
+
+    async def run(self, version: int) -> None:
+        """Args: version: what is served now. Raises ForeignWeightsError, and nothing else."""
+        without_progress = 0
+        while not self._reply.ended:
+            before = len(self._tokens)
+            try:
+                await self._attempt(version)
+                why = "the server aborted it"
+            except ForeignWeightsError:
+                raise
+            except RefusedError as exc:
+                self._reply.fail(str(exc))
+                return
+            except EngineError as exc:
+                why = str(exc)
+            if not self._reply.ended:
+                self._account.continued += 1
+                without_progress = 1 if len(self._tokens) > before else without_progress + 1
+                if without_progress == TRIES:
+                    self._reply.fail(f"{why}, {TRIES} times in a row")
+
+    async def _attempt(self, version: int) -> None:
+        self.server_id = secrets.token_hex(16)  # of one length: a server aborts all ids with the given prefix
+        already = len(self._tokens)
+        seen = 0
+        labels: list[str] = []  # of this attempt's tokens
+        async with aclosing(self._client.generate(self._body(version))) as events:
+            async for event in events:
+                meta = event["meta_info"]
+                tokens, logprobs = _news(event, seen)
+                finish = meta.get("finish_reason") or {}
+                spans = meta.get("weight_versions") if finish else None
+                seen += len(tokens)
+                labels += _labels(tokens, meta, spans, start=len(labels))
+                if spans:
+                    self._account.relabelled += _differing(labels, spans)
+                if self._pass_on(tokens, logprobs, labels[-len(tokens) :] if tokens else []):
+                    return
+                self._finish(finish, already + seen)
+
+    def _body(self, version: int) -> dict[str, Any]:
+        request, sampling = self._request, self._request.sampling
+        settings: dict[str, Any] = {
+            "max_new_tokens": sampling.max_new_tokens - len(self._tokens),
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k or -1,
+            "ignore_eos": sampling.ignore_eos,
+            "skip_special_tokens": False,
+        }
+        if not sampling.ignore_eos:  # a server that ignores end tokens ignores these too: `_pass_on` looks for them
+            settings["stop_token_ids"] = sorted({*self._account.eos_token_ids, *self._stops})
+        if self._account.seeded:
+            settings["sampling_seed"] = request.seed & ((1 << 63) - 1)
+        return {
+            "rid": self.server_id,
+            "input_ids": [*request.prompt_tokens.tolist(), *self._tokens],
+            "sampling_params": settings,
+            "return_logprob": True,
+            "logprob_start_len": -1,
+            "stream": True,
+            "extra_key": self._account.labels.label(version),  # prefixes that other versions cached are not for it
+        }
+
+    def _pass_on(self, tokens: list[int], logprobs: list[float], labels: list[str]) -> bool:
+        """Whether that was the end: a stop token that the server doesn't look for."""
+        stop = next((i for i, token in enumerate(tokens) if token in self._stops), None)
+        end = len(tokens) if stop is None else stop + 1
+        self._account.rate.add(end)
+        self._tokens += tokens[:end]
+        start = 0
+        while start < end:
+            stretch = start
+            while stretch < end and labels[stretch] == labels[start]:
+                stretch += 1
+            finish = "stop" if stop is not None and stretch == end else ""
+            version = self._account.labels.version(labels[start])
+            if version is None:
+                raise ForeignWeightsError(
+                    f"the server serves version {labels[start]!r}, which it wasn't given from here"
+                )
+            self._reply.put(tokens[start:stretch], logprobs[start:stretch], version, finish)
+            start = stretch
+        return stop is not None
+
+    def _finish(self, finish: Mapping[str, Any], count: int) -> None:
+        kind = finish.get("type")
+        if kind in ("stop", "length"):
+            self._reply.put((), (), 0, str(kind))
+        elif kind == "abort" and finish.get("status_code") not in (None, 200, 503):
+            raise RefusedError(int(finish["status_code"]), str(finish.get("message")))
+
+
+def _news(event: Mapping[str, Any], seen: int) -> tuple[list[int], list[float]]:
+    """Tokens and logprobs that weren't seen before, whether the server repeats all of them or not."""
+    meta = event["meta_info"]
+    count = meta["completion_tokens"] - seen
+    tokens, entries = event["output_ids"], meta.get("output_token_logprobs") or []
+    tokens, entries = tokens[len(tokens) - count :], entries[len(entries) - count :]
+    if [entry[1] for entry in entries] != tokens:
+        raise EngineError(f"the server's tokens and logprobs don't belong together: {len(tokens)} and {len(entries)}")
+    return tokens, [float(entry[0]) for entry in entries]
+
+
+def _labels(
+    tokens: list[int], meta: Mapping[str, Any], spans: list[Mapping[str, Any]] | None, *, start: int
+) -> list[str]:
+    """Of each new token: as the spans say where they are known."""
+    if not spans:
+        return [str(meta["weight_version"])] * len(tokens)
+    return _spread(spans)[start : start + len(tokens)]
+
+
+def _spread(spans: list[Mapping[str, Any]]) -> list[str]:
+    return [str(span["version"]) for span in spans for _ in range(span["start"], span["end"])]
+
+
+def _differing(labels: list[str], spans: list[Mapping[str, Any]]) -> int:
+    return sum(one != other for one, other in zip(labels, _spread(spans), strict=True))

@@ -1,0 +1,260 @@
+"""The policy engine over a SGLang server: a queue in front of it, swaps between its decode steps, and its failures.
+
+Requests wait here until admission lets them to the server, which gets no more than its memory holds. A server that
+ended, hangs, or serves weights that it wasn't given here has failed for good: every stream ends with an EngineError,
+the replica's process ends, and a new one starts from the weights on the bus.
+Invariants: the server is paused while its weights change, and gets no new request meanwhile; cached prefixes of another
+version are never used for a new request.
+
+States: new → starting → serving → stopped, or failed from any of them; only `serving` takes requests.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+
+from astraflow.algos.changes import Change
+from astraflow.algos.tensors import HostTensor
+from astraflow.background import Background
+from astraflow.config import EngineSection
+from astraflow.engines.architecture import read_facts
+from astraflow.engines.base import EngineLoad, EngineRequest, TokenStream
+from astraflow.engines.requests import check_request
+from astraflow.engines.sglang.completion import Account, Completion
+from astraflow.engines.sglang.labels import Labels
+from astraflow.engines.sglang.link import ServerLink
+from astraflow.engines.streams import RateMeter, Reply, ReplyStream
+from astraflow.errors import AstraflowError, EngineError, WeightsError
+
+ABORT_WITHIN_S = 10.0
+
+
+class SglangEngine:
+    """A `PolicyEngine`. Args: files, tensors: of the model, for the server's start; version: what they are called."""
+
+    def __init__(
+        self,
+        files: Mapping[str, bytes],
+        tensors: Mapping[str, HostTensor],
+        *,
+        section: EngineSection,
+        version: int = 0,
+    ) -> None:
+        self._facts = read_facts(files)
+        self._shapes = {name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
+        self._section = section
+        self._account = Account(Labels(), RateMeter(), self._facts.eos_token_ids)
+        self._link = ServerLink(section, files, tensors, self._account.labels)
+        self._version = version
+        self._context_length = min(section.context_length or self._facts.context_length, self._facts.context_length)
+        self._state = "new"
+        self._error = ""
+        self._waiting: deque[tuple[EngineRequest, Reply]] = deque()
+        self._running: dict[str, tuple[Completion, Reply]] = {}
+        self._swapping = asyncio.Lock()
+        self._paused = False
+        self._background: Background | None = None  # while it serves
+        self._main: asyncio.Task[None] | None = None
+        self._stopping = asyncio.Event()
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        return self._facts.eos_token_ids
+
+    @property
+    def context_length(self) -> int:
+        """After `start` also bounded by what the server allows."""
+        return self._context_length
+
+    async def start(self) -> None:
+        assert self._state == "new", f"engine is {self._state}, an engine starts once"
+        self._state = "starting"
+        loop = asyncio.get_running_loop()
+        ready = loop.create_future()
+        # A task of its own, which owns all others: a group must be left by the task that entered it, and `start` and
+        # `stop` may be called from different ones.
+        self._main = loop.create_task(self._run(ready))
+        await ready
+
+    async def _run(self, ready: "asyncio.Future[None]") -> None:
+        try:
+            async with Background() as background:
+                self._context_length = min(
+                    self._context_length, await self._link.start(background, self._version, self._context_length)
+                )
+                self._account.seeded = self._link.seeded
+                self._background = background
+                self._state = "serving"
+                ready.set_result(None)
+                background.start(self._link.watch(lambda: self._expected(), self._account.rate.per_second))
+                background.start(self._link.adapt(lambda: len(self._running), self._pump))
+                await self._stopping.wait()
+        except Exception as exc:  # noqa: BLE001 - whatever ended it is told to whoever has a request here
+            self._fail(exc)
+            if not ready.done():
+                ready.set_exception(exc if isinstance(exc, AstraflowError) else EngineError(self._error))
+        finally:
+            self._background = None
+            await self._link.stop()
+
+    def _expected(self) -> int | None:
+        """The version that the server must name; None while it changes."""
+        return None if self._paused or self._swapping.locked() else self._version
+
+    def _fail(self, exc: Exception) -> None:
+        self._state = "failed"
+        self._error = str(exc) if isinstance(exc, AstraflowError) else f"engine failed: {exc!r}"
+        self._end_all(lambda reply: reply.fail(self._error))
+
+    def _end_all(self, end: Callable[[Reply], None]) -> None:
+        for _, reply in [*self._running.values(), *self._waiting]:
+            end(reply)
+        self._running.clear()
+        self._waiting.clear()
+
+    async def stop(self) -> None:
+        if self._state != "failed":
+            self._state = "stopped"
+        self._end_all(lambda reply: reply.put((), (), self._version, "abort"))
+        if self._main is not None:
+            self._stopping.set()
+            if self._background is None:  # not up yet: nothing listens
+                self._main.cancel()
+            await asyncio.wait((self._main,))
+
+    def generate(self, request: EngineRequest) -> TokenStream:
+        return self.generate_together([request])[0]
+
+    def generate_together(self, requests: Sequence[EngineRequest]) -> Sequence[TokenStream]:
+        """See `PolicyEngine`. They reach the server one after the other: it alone decides which steps they share."""
+        self._check_serving()
+        ids = set(self._running) | {request.id for request, _ in self._waiting}
+        for request in requests:
+            if request.id in ids:
+                raise EngineError(f"request {request.id!r} is already running")
+            ids.add(request.id)
+            check_request(request, vocab_size=self._facts.vocab_size, context_length=self._context_length)
+        replies = [Reply(request.id, request.position) for request in requests]
+        self._waiting.extend(zip(requests, replies, strict=True))
+        self._pump()
+        return [ReplyStream(reply, self._drop) for reply in replies]
+
+    def _check_serving(self) -> None:
+        if self._state != "serving":
+            raise EngineError(self._error or f"the engine is {self._state}, it takes requests only while serving")
+
+    def _pump(self) -> None:
+        """Give the server what waits, as far as admission goes."""
+        while self._waiting and not self._paused and len(self._running) < self._link.limit:
+            assert self._background is not None
+            request, reply = self._waiting.popleft()
+            completion = Completion(self._link.client, self._account, request, reply)
+            self._running[request.id] = (completion, reply)
+            self._background.start(self._complete(completion, request.id))
+
+    async def _complete(self, completion: Completion, request_id: str) -> None:
+        await completion.run(self._version)
+        if self._running.get(request_id, (None,))[0] is completion:
+            del self._running[request_id]
+        self._pump()
+
+    async def cancel(self, request_id: str) -> None:
+        self._drop(request_id)
+
+    def _drop(self, request_id: str) -> None:
+        running = self._running.pop(request_id, None)
+        if running is not None:
+            completion, reply = running
+            reply.put((), (), self._version, "abort")
+            if self._background is not None:
+                self._background.start(self._abort(completion.server_id))
+            self._pump()
+            return
+        for item in self._waiting:
+            if item[0].id == request_id:
+                self._waiting.remove(item)
+                item[1].put((), (), self._version, "abort")
+                return
+
+    async def _abort(self, server_id: str) -> None:
+        with contextlib.suppress(EngineError):  # if the server can't hear it, `watch` finds out
+            await self._link.client.post("/abort_request", {"rid": server_id}, within_s=ABORT_WITHIN_S)
+
+    def takes_elements(self, name: str) -> bool:
+        return self._link.way.takes_elements(name)
+
+    async def swap(self, version: int, changes: Mapping[str, Change]) -> float:
+        """See `PolicyEngine`. If the caller is cancelled, the swap may still happen."""
+        self._check_serving()
+        self._check_changes(changes)
+        return await self._in_place(version, changes)
+
+    async def verify(self, tensors: Mapping[str, HostTensor]) -> str:
+        """See `Verifiable`: loads them in full, and compares what the server says of its memory before and after."""
+        self._check_serving()
+        self._check_changes(tensors)
+        before = await self._link.checksums()
+        version = self._version
+        await self._in_place(version, tensors)
+        if await self._link.checksums() == before:
+            return ""
+        return f"what the server served as version {version} was not that version; it has been loaded in full now"
+
+    def _check_changes(self, changes: Mapping[str, Change]) -> None:
+        for name, change in changes.items():
+            if name not in self._shapes:
+                raise WeightsError(f"tensor {name!r} isn't part of the model")
+            dtype, shape = self._shapes[name]
+            if (change.dtype, change.shape) != (dtype, shape):
+                raise WeightsError(
+                    f"tensor {name!r} is {change.dtype}{list(change.shape)}, the model has {dtype}{list(shape)}"
+                )
+
+    async def _in_place(self, version: int, changes: Mapping[str, Change]) -> float:
+        async with self._swapping:
+            loop = asyncio.get_running_loop()
+            preparing = loop.run_in_executor(None, self._link.way.prepare, changes)
+            try:
+                prepared = await asyncio.shield(preparing)
+            except asyncio.CancelledError:
+                await asyncio.wait([preparing])  # it reads `changes`
+                raise
+            self._check_serving()
+            assert self._background is not None
+            done: asyncio.Future[float] = loop.create_future()
+            task = self._background.start(self._send(version, prepared, done))
+            try:
+                await asyncio.shield(asyncio.wait((task,)))
+            except asyncio.CancelledError:
+                await asyncio.wait((task,))
+                raise
+            if not done.done():
+                raise EngineError(self._error or "the engine was stopped before its weights changed")
+            return done.result()
+
+    async def _send(self, version: int, prepared: object, done: "asyncio.Future[float]") -> None:
+        """In the engine's own task group: whatever goes wrong here has left the server in between, and ends it."""
+        started = time.monotonic()
+        self._paused = True
+        await self._link.exchange(prepared, version)
+        self._version, self._paused = version, False
+        done.set_result(time.monotonic() - started)
+        self._pump()
+
+    def load(self) -> EngineLoad:
+        return EngineLoad(
+            slots=self._link.limit,
+            running=len(self._running),
+            queued=len(self._waiting),
+            tokens_per_s=self._account.rate.per_second(),
+            version=self._version,
+            extra={
+                **self._link.gauges(),
+                "policy.continued": float(self._account.continued),
+                "policy.relabelled_tokens": float(self._account.relabelled),
+            },
+            about=self._link.about,
+            error=self._error,
+        )

@@ -1,0 +1,206 @@
+"""One server as long as an engine has it: taken, given its weights, watched, and let go.
+
+It knows no requests. Invariant: after `start` the server serves exactly the weights that it was given here, under this
+engine's label; whatever shows otherwise ends `watch` with an EngineError.
+"""
+
+import asyncio
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from astraflow.algos.tensors import HostTensor
+from astraflow.background import Background
+from astraflow.config import EngineSection
+from astraflow.engines.architecture import read_facts
+from astraflow.engines.sglang.admission import Admission, Pressure
+from astraflow.engines.sglang.attach import AttachedServer, server_info, shares_folder
+from astraflow.engines.sglang.client import Client, RefusedError
+from astraflow.engines.sglang.completion import ForeignWeightsError
+from astraflow.engines.sglang.labels import Labels
+from astraflow.engines.sglang.launch import LaunchedServer
+from astraflow.engines.sglang.metrics import read_pressure
+from astraflow.engines.sglang.updates import APPLY, DeltaWay, DiskWay, TensorsWay, Way, untraceable
+from astraflow.errors import EngineError
+from astraflow.models.folder import write_model
+
+ADAPT_EVERY_S = 1.0
+WATCH_EVERY_S = 2.0
+CALL_WITHIN_S = 60.0
+_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+_SECTION_DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
+
+
+class ServerLink:
+    """See the module's docstring. After `start`: `client`, `way`, `limit`, `about`, and whether it is `seeded`."""
+
+    client: Client
+    way: Way
+
+    def __init__(
+        self,
+        section: EngineSection,
+        files: Mapping[str, bytes],
+        tensors: Mapping[str, HostTensor],
+        labels: Labels,
+    ) -> None:
+        self._section = section
+        self._files = files
+        self._tensors: Mapping[str, HostTensor] = tensors
+        self._labels = labels
+        self._server: LaunchedServer | AttachedServer | None = None
+        self._folder: Path | None = None
+        self._admission = Admission(1)
+        self._pressure = Pressure()
+        self.about = ""
+        self.seeded = False
+
+    @property
+    def limit(self) -> int:
+        """Requests that the server gets at a time."""
+        return self._admission.limit
+
+    async def start(self, background: Background, version: int, context_length: int) -> int:
+        """Take a server and bring it the weights; the longest sequence that it serves. Raises EngineError."""
+        self._folder = folder = _make_folder(sum(tensor.data.nbytes for tensor in self._tensors.values()))
+        self._server = server = await self._make_server(folder, version)
+        self.client = client = await server.start(background)
+        info = await server_info(client)
+        ranks = int(info.get("tp_size") or 1)
+        self.way = await self._choose_way(info, ranks, folder)
+        if isinstance(server, AttachedServer):
+            await client.post("/continue_generation", {"torch_empty_cache": False}, within_s=CALL_WITHIN_S)
+            await self.exchange(await asyncio.to_thread(self.way.prepare, self._tensors), version)
+        else:
+            for path in (folder / "model").glob("*.safetensors"):
+                path.unlink()  # it is in the server now
+            background.start(self._end_with(server))
+        self._tensors = {}
+        self.seeded = bool(info.get("enable_deterministic_inference"))
+        state = (info.get("internal_states") or [{}])[0]
+        most = state.get("effective_max_running_requests_per_dp") or info.get("max_running_requests")
+        self._admission = Admission(min(self._section.slots, int(most or self._section.slots)))
+        self.about = f"SGLang {info.get('version')} {server.how}, weights by {self.way.name}"
+        longest = int(info.get("max_req_input_len") or 0) or context_length
+        return min(context_length, int(info.get("context_length") or context_length), longest)
+
+    async def _make_server(self, folder: Path, version: int) -> LaunchedServer | AttachedServer:
+        section = self._section.sglang
+        if section.url:
+            return AttachedServer(section, model_type=read_facts(self._files).model_type)
+        model = folder / "model"
+        model.mkdir()
+        await asyncio.to_thread(write_model, model, self._files, self._tensors)
+        largest = max(self._tensors.values(), key=lambda tensor: tensor.data.nbytes)
+        dtype = _SECTION_DTYPES.get(self._section.dtype) or _DTYPES[largest.dtype]
+        args = dict(section.args)
+        if self._section.context_length:
+            args.setdefault("context_length", self._section.context_length)
+        label = self._labels.label(version)
+        return LaunchedServer(section, model, folder, args=args, dtype=dtype, label=label)
+
+    async def _choose_way(self, info: Mapping[str, Any], ranks: int, folder: Path) -> Way:
+        wanted = self._section.sglang.update
+        shared = not self._section.sglang.url or shares_folder(info, self.client)
+        has_module = APPLY in (info.get("custom_weight_loader") or [])
+        if wanted == "delta" or (wanted == "auto" and has_module and shared):
+            if not (has_module and shared):
+                raise EngineError(
+                    f"engine.sglang.update = 'delta' needs a server on this machine that was started with "
+                    f"--custom-weight-loader {APPLY} (docs/sglang.md); use 'auto'"
+                )
+            whole = await untraceable(self.client, ranks, folder, self._tensors)
+            return DeltaWay(self.client, ranks, folder, whole)
+        if wanted == "disk" or (wanted == "auto" and shared):
+            return DiskWay(self.client, folder, self._files)
+        return TensorsWay(self.client, ranks)
+
+    async def exchange(self, prepared: Any, version: int) -> None:
+        """Put weights in place between two decode steps. Raises EngineError: the server may serve a mix now."""
+        recompute = self._section.on_update == "recompute"
+        pause = {"mode": "retract" if recompute else "in_place"}
+        await self.client.post("/pause_generation", pause, within_s=CALL_WITHIN_S)
+        await self.way.send(prepared, self._labels.label(version), flush=recompute)
+        if recompute:
+            self._admission.excuse()
+        await self.client.post("/continue_generation", {"torch_empty_cache": False}, within_s=CALL_WITHIN_S)
+
+    async def checksums(self) -> object:
+        """Of the weights in the server's memory, as it says itself."""
+        answer = await self.client.post("/weights_checker", {"action": "checksum"}, within_s=CALL_WITHIN_S)
+        return [rank["per_gpu_checksum"] for rank in answer["ranks"]]
+
+    async def _end_with(self, server: LaunchedServer) -> None:
+        raise EngineError(await server.ended())
+
+    async def watch(self, expected: Callable[[], int | None], rate: Callable[[], float]) -> None:
+        """Look after the server for ever. Raises EngineError if it hangs or serves what it wasn't given here.
+
+        Args: expected: the version that it must name, None while it changes; rate: tokens/s of the last seconds.
+        """
+        hang_s = self._section.sglang.hang_s
+        heard = time.monotonic()
+        while True:
+            await asyncio.sleep(min(WATCH_EVERY_S, hang_s / 4))
+            if (version := expected()) is None:
+                heard = time.monotonic()  # health says nothing while it is paused
+                continue
+            try:
+                info = await self.client.get("/model_info", within_s=hang_s)
+                if self._pressure.running and not rate():
+                    await self.client.get_text("/health", within_s=hang_s)
+                heard = time.monotonic()
+            except EngineError as exc:
+                if isinstance(exc, RefusedError) and exc.status in (401, 403):
+                    raise
+                if time.monotonic() - heard > hang_s and expected() is not None:
+                    raise EngineError(f"the SGLang server hangs: nothing for {hang_s:g} s ({exc})") from exc
+                continue
+            label = info.get("weight_version")
+            if expected() == version and self._labels.version(str(label)) != version:
+                raise ForeignWeightsError(
+                    f"the SGLang server serves weights {label!r}, it was given version {version} here: it was "
+                    "restarted, or somebody else changed its weights"
+                )
+
+    async def adapt(self, given: Callable[[], int], changed: Callable[[], None]) -> None:
+        """Follow the server's pressure for ever. Args: given: requests that it has; changed: called after each look."""
+        while True:
+            await asyncio.sleep(ADAPT_EVERY_S)
+            try:
+                page = await self.client.get_text("/metrics", within_s=CALL_WITHIN_S)
+            except EngineError:
+                continue  # `watch` decides what that means
+            self._pressure = read_pressure(page)
+            self._admission.observe(self._pressure, given=given())
+            changed()
+
+    def gauges(self) -> dict[str, float]:
+        """What the server says about itself."""
+        said = self._pressure
+        return {
+            "policy.kv_usage": said.kv_usage,
+            "policy.cache_hit_rate": said.cache_hit_rate,
+            "policy.server_running": said.running,
+            "policy.server_queued": said.queued,
+            "policy.retracted": said.retracted,
+        }
+
+    async def stop(self) -> None:
+        """Let the server go. Idempotent."""
+        if hasattr(self, "client"):
+            await self.client.close()
+        if self._server is not None:
+            await self._server.stop()
+        if self._folder is not None:
+            await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+
+
+def _make_folder(size_bytes: int) -> Path:
+    """A private folder in memory if the model fits there twice, else on disk."""
+    memory = Path("/dev/shm")
+    roomy = memory.is_dir() and shutil.disk_usage(memory).free > 2 * size_bytes
+    return Path(tempfile.mkdtemp(prefix="astraflow-sglang-", dir=memory if roomy else None))
