@@ -17,5 +17,9 @@ class EngineSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     replicas: Annotated[int, doc("policy processes that `up` starts", ge=0)] = 1
     prefill_tokens: Annotated[int, doc("prompt tokens prefilled between two decode steps", ge=1)] = 2048
     max_replica_lag: Annotated[int, doc("a replica that is more versions behind takes no requests", ge=0)] = 1
+    on_update: Annotated[
+        Literal["continue", "recompute"],
+        doc("after new weights, running requests keep their KV cache, or it is computed anew before their next token"),
+    ] = "continue"
     kv_cache_mib: Annotated[int, doc("memory for keys and values; requests wait for room in it", ge=1)] = 4096
     toy_step_s: Annotated[float, doc("toy engine: seconds per decode step", ge=0)] = 0.0
