@@ -121,6 +121,10 @@ class PolicyEngine(Protocol):
     async def swap(self, version: int, changes: Mapping[str, Change]) -> float:
         """Put new weights in place between two decode steps; running requests go on. Returns the pause in seconds.
 
+        They go on as `on_update` in the engine's section says: with the keys and values that they have, or after these
+        were computed anew, which is not part of the pause: meanwhile they get no tokens, and others do. New requests
+        never reuse what older weights computed.
+
         All other work is done beside decoding, before the pause; until the end `changes` must not change. They cover
         what differs from the version that is served *and* from versions of earlier swaps that did not return: then a
         swap after a failed or cancelled one leaves exactly the new version. It never serves a mix of two.

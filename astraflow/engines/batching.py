@@ -4,10 +4,12 @@ Synchronous and single-threaded; it knows no streams. Sequences join and leave b
 of every decoding sequence and, beside them, at most `prefill_tokens` prompt tokens, first come, first served, so a long
 prompt never holds up those who decode for longer than one step.
 Requests with equal prompts (a group's members) share one prefill: the first computes it, its twins copy the result.
+A sequence whose cache is computed anew is prefilled again, prompt and completion, like a prompt that just came; its
+twins copy the prompt's part.
 """
 
 import math
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -74,7 +76,7 @@ class Batcher:
         rows: list[int] = []
         completed = [item.sequence for item in segments if item.sequence.computed == item.sequence.known]
         for row, sequence in enumerate(completed):
-            twins = self._join_twins(sequence)
+            twins = [twin for twin in self._join_twins(sequence) if twin.computed == twin.known]
             ready += [sequence, *twins]
             rows += [row] * (1 + len(twins))
         if not ready:
@@ -86,6 +88,19 @@ class Batcher:
         ]
         tokens, logprobs = sample(logits_SV, draws)
         return [self._append(*item) for item in zip(ready, tokens, logprobs, strict=True)]
+
+    def recompute(self) -> None:
+        """Compute the cache of all running sequences anew before their next token; it takes no time yet."""
+        families: dict[bytes, list[Running]] = defaultdict(list)
+        for sequence in self._running:
+            sequence.stale, sequence.computed = True, 0
+            sequence.waits_for_twin, sequence.twins = False, []
+            families[sequence.request.prompt_tokens.tobytes()].append(sequence)
+        for family in families.values():
+            leader = min(family, key=lambda member: member.known)
+            leader.twins = [member for member in family if member is not leader]
+            for twin in leader.twins:
+                twin.waits_for_twin = True
 
     def _admit(self) -> None:
         while self._waiting and len(self._running) < self._slots:
@@ -123,17 +138,29 @@ class Batcher:
             if sequence.waits_for_twin:
                 continue
             if left == 1:
-                segments.append(Segment(sequence, 1))
-            elif budget > 0:
+                count = 1
+            else:
                 count = min(left, budget)
                 budget -= count
+            if count:
+                self._refresh(sequence)
                 segments.append(Segment(sequence, count))
         return segments
 
+    def _refresh(self, sequence: Running) -> None:
+        """Drop the cache of older weights. As late as this, because it takes time for each."""
+        if sequence.stale:
+            self._model.restart(sequence)
+            sequence.stale = False
+
     def _join_twins(self, leader: Running) -> list[Running]:
+        """Those who waited for the leader's cache. They have it for as much as they share."""
         twins, leader.twins = leader.twins, []
         for twin in twins:
-            self._model.fork(leader, twin)
+            self._refresh(twin)
+            same = twin.known == leader.known == twin.request.prompt_tokens.size
+            shared = twin.known if same else min(twin.request.prompt_tokens.size, twin.known - 1)
+            self._model.fork(leader, twin, shared)
             twin.waits_for_twin = False
         return twins
 

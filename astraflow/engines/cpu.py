@@ -72,6 +72,7 @@ class CpuEngine:
             slots=self._section.slots,
             prefill_tokens=self._section.prefill_tokens,
             eos_token_ids=self._facts.eos_token_ids,
+            recompute=self._section.on_update == "recompute",
             threads=threads,
         )
         self._state = State.NEW

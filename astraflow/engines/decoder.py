@@ -95,10 +95,14 @@ class SlotDecoder:
         sequence.computed = row.length
         return True
 
-    def fork(self, source: Running, target: Running) -> None:
-        self._cache.copy_prefix(self._rows[source], self._rows[target], source.computed)
-        self._cache.reused_tokens += source.computed - target.computed
-        target.computed = source.computed
+    def fork(self, source: Running, target: Running, count: int) -> None:
+        self._cache.copy_prefix(self._rows[source], self._rows[target], count)
+        self._cache.reused_tokens += count - target.computed
+        target.computed = count
+
+    def restart(self, sequence: Running) -> None:
+        self._cache.restart(self._rows[sequence])
+        sequence.computed = 0
 
     def release(self, sequence: Running) -> None:
         self._cache.release(self._rows.pop(sequence))

@@ -49,9 +49,13 @@ class TransformersModel:
         sequence.computed = 0
         return True
 
-    def fork(self, source: Running, target: Running) -> None:
-        self._caches[target] = copy.deepcopy(self._caches[source])
-        target.computed = source.computed
+    def fork(self, source: Running, target: Running, count: int) -> None:
+        if count == source.computed:  # not every architecture's cache can be cut
+            self._caches[target] = copy.deepcopy(self._caches[source])
+            target.computed = count
+
+    def restart(self, sequence: Running) -> None:
+        self.admit(sequence)
 
     @torch.inference_mode()
     def forward(self, segments: Sequence[Segment]) -> Tensor:

@@ -128,6 +128,11 @@ class KvCache:
         to.values[:, target.index, :, :length] = of.values[:, source.index, :, :length]
         target.length, target.reusable = length, source.reusable
 
+    def restart(self, row: Row) -> None:
+        """Forget all of a running sequence's tokens; what it computes from now on is of the current weights."""
+        row.pool.truncate(row, 0)
+        row.reusable = True
+
     def release(self, row: Row) -> None:
         """The sequence is done; what it leaves can be reused until it is overwritten."""
         pool = row.pool

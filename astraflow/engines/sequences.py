@@ -17,12 +17,16 @@ from astraflow.engines.base import EngineRequest
 
 @dataclass(eq=False)
 class Running:
-    """One request's tokens. `known` of them exist, `computed` of them are in the model's cache."""
+    """One request's tokens. `known` of them exist, `computed` of them are in the model's cache.
+
+    A stale one still has the cache of older weights, which counts for nothing: `computed` is 0.
+    """
 
     request: EngineRequest
     tokens: NDArray[np.int32]  # [prompt + max_new_tokens]; entries [0, known) are valid
     known: int
     computed: int = 0
+    stale: bool = False
     stop_ids: frozenset[int] = frozenset()
     twins: list["Running"] = field(default_factory=list)  # equal prompts that wait for this one's prefill
     waits_for_twin: bool = False
@@ -67,8 +71,15 @@ class BatchModel(Protocol):
         """Reserve cache for all tokens of a sequence; False: no room now. Sets `computed` to what could be reused."""
         ...
 
-    def fork(self, source: Running, target: Running) -> None:
-        """Give an admitted sequence the cache of another whose computed tokens are a prefix of its own."""
+    def fork(self, source: Running, target: Running, count: int) -> None:
+        """Give an admitted sequence the cache of another's first `count` tokens, which are its own too, or of fewer.
+
+        Of fewer only if `count` is less than what the other has. Sets `computed` to what it gave.
+        """
+        ...
+
+    def restart(self, sequence: Running) -> None:
+        """Drop an admitted sequence's cache but keep its reservation: `computed` is 0."""
         ...
 
     def forward(self, segments: Sequence[Segment]) -> Tensor:

@@ -1,7 +1,8 @@
 """A deterministic engine without a model: for chaos tests and benchmarks of the pipeline around it.
 
 It does not learn, and its tokens don't depend on the weights: token c of a completion is a pure function of
-(seed, c, the request's original prompt), so a continuation elsewhere yields the undisturbed completion's tokens.
+(seed, c, the request's original prompt), so a continuation elsewhere yields the undisturbed completion's tokens, and
+`on_update` makes no difference: there is nothing to compute anew.
 Everything runs on the event loop, driven by timers; a step costs a few microseconds per request.
 """
 

@@ -64,6 +64,7 @@ class BatchSettings:
     slots: int
     prefill_tokens: int
     eos_token_ids: tuple[int, ...]
+    recompute: bool  # running sequences' caches, after each swap
     threads: int  # torch threads; the setting belongs to the thread that computes
 
 
@@ -133,7 +134,7 @@ class Worker:
                         if batcher.cancel(request_id):
                             cancelled.append(request_id)
                     case Swap():
-                        self._swap(order)
+                        self._swap(order, batcher)
                     case Stop():
                         return
             sampled = [] if batcher.idle else batcher.step()
@@ -149,8 +150,10 @@ class Worker:
             except Empty:
                 return orders
 
-    def _swap(self, order: Swap) -> None:
+    def _swap(self, order: Swap, batcher: Batcher) -> None:
         started = time.perf_counter()
         order.put()
+        if self._settings.recompute:
+            batcher.recompute()
         self._version = order.version
         order.on_done(time.perf_counter() - started)

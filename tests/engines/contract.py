@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal, Protocol
 
 import numpy as np
 import pytest
@@ -16,16 +17,27 @@ from astraflow.errors import EngineError, WeightsError
 from astraflow.messages import Sampling, VersionSpan
 from tests.engines.engine_models import prompt
 
+OnUpdate = Literal["continue", "recompute"]
+
+
+class Load(Protocol):
+    """Builds an engine; it is not started."""
+
+    def __call__(
+        self, slots: int, weights: Mapping[str, HostTensor], *, on_update: OnUpdate = "continue"
+    ) -> PolicyEngine: ...
+
 
 @dataclass(frozen=True)
 class EngineCase:
     """One engine under test."""
 
-    load: Callable[[int, Mapping[str, HostTensor]], PolicyEngine]  # of slots and weights; not started
+    load: Load
     first: Mapping[str, HostTensor]  # the weights that it starts with
     tensors: Mapping[str, HostTensor]  # other weights, for swaps
     vocab_size: int
     seeded: bool = True  # the same seed gives the same token; else only greedy sampling repeats itself
+    weights_matter: bool = True  # to its tokens
 
     def build(self, slots: int) -> PolicyEngine:
         """With the first weights."""
@@ -234,6 +246,60 @@ async def a_swap_takes_effect_between_two_tokens_of_running_requests(case: Engin
     assert after.versions == (VersionSpan(version=7, start=0, end=24),)
 
 
+async def after_a_swap_recomputed_requests_go_on_as_on_a_fresh_engine(case: EngineCase, engine: PolicyEngine) -> None:
+    recomputing = case.load(16, case.first, on_update="recompute")
+    fresh = case.load(16, case.tensors)
+    try:
+        await recomputing.start()
+        await fresh.start()
+        for built, same in ((recomputing, True), (engine, not case.weights_matter)):
+            assert await goes_on_as(fresh, built, case) == same
+    finally:
+        await recomputing.stop()
+        await fresh.stop()
+
+
+async def goes_on_as(fresh: PolicyEngine, engine: PolicyEngine, case: EngineCase) -> bool:
+    """Whether the tokens after a swap, and their logprobs, are what an engine gives that always had these weights.
+
+    Two of the requests share their prompt, as a group's members do.
+    """
+    temperature = case.repeatable()
+    requests = [
+        replace(request(f"r{i}", count=200, seed=i, temperature=temperature), prompt_tokens=prompt(length, 0))
+        for i, length in enumerate((40, 40, 9))
+    ]
+    streams = engine.generate_together(requests)
+    firsts = [await anext(stream) for stream in streams]
+    await engine.swap(7, case.tensors)
+    found, again = [], []
+    for item, stream, first in zip(requests, streams, firsts, strict=True):
+        tokens, logprobs, seam = await read_beyond(stream, first, version=7, count=24)
+        found.append((tokens[seam:], logprobs[seam:]))
+        prompt_tokens = np.concatenate([item.prompt_tokens, np.array(tokens[:seam], dtype=np.int32)])
+        sampling = Sampling(max_new_tokens=len(tokens) - seam, ignore_eos=True, temperature=temperature)
+        again.append(replace(item, prompt_tokens=prompt_tokens, sampling=sampling, position=seam))
+    wanted = await read_all(fresh, again)
+    return all(
+        list(want.tokens) == tokens and np.allclose(want.logprobs, logprobs, rtol=0, atol=1e-4)
+        for want, (tokens, logprobs) in zip(wanted, found, strict=True)
+    )
+
+
+async def read_beyond(
+    stream: TokenStream, first: TokenChunk, *, version: int, count: int
+) -> tuple[list[int], list[float], int]:
+    """Read until there are `count` tokens of a version, then cancel. Returns: tokens, logprobs, where it starts."""
+    chunks = [first]
+    while sum(span.end - span.start for chunk in chunks for span in chunk.versions if span.version == version) < count:
+        chunks.append(await anext(stream))
+    await stream.aclose()
+    last = merge([span for chunk in chunks for span in chunk.versions])[-1]
+    assert last.version == version
+    tokens = [int(token) for chunk in chunks for token in chunk.tokens]
+    return tokens, [float(logprob) for chunk in chunks for logprob in chunk.logprobs], last.start
+
+
 async def a_swap_that_does_not_fit_changes_nothing(case: EngineCase, engine: PolicyEngine) -> None:
     before = await read(engine.generate(request("before", temperature=case.repeatable())))
     name, good = next(iter(case.tensors.items()))
@@ -346,6 +412,7 @@ CONTRACT: tuple[Check, ...] = (
     closing_a_stream_cancels_its_request,
     more_requests_than_slots_are_all_served,
     a_swap_takes_effect_between_two_tokens_of_running_requests,
+    after_a_swap_recomputed_requests_go_on_as_on_a_fresh_engine,
     a_swap_that_does_not_fit_changes_nothing,
     sparse_swaps_leave_what_a_fresh_engine_would_have,
     a_swap_after_one_that_was_cancelled_leaves_no_mix,

@@ -16,6 +16,7 @@ from tests.engines.contract import (
     CONTRACT,
     Check,
     EngineCase,
+    OnUpdate,
     a_swap_after_one_that_was_cancelled_leaves_no_mix,
     sparse_swaps_leave_what_a_fresh_engine_would_have,
 )
@@ -29,19 +30,20 @@ PACKED_CONTRACT = (sparse_swaps_leave_what_a_fresh_engine_would_have, a_swap_aft
 def toy_case() -> EngineCase:
     tensors, files = toy_model()
 
-    def load(slots: int, weights: Mapping[str, HostTensor]) -> PolicyEngine:
-        section = EngineSection(kind="toy", slots=slots, toy_step_s=0.0002)
+    def load(slots: int, weights: Mapping[str, HostTensor], *, on_update: OnUpdate = "continue") -> PolicyEngine:
+        section = EngineSection(kind="toy", slots=slots, toy_step_s=0.0002, on_update=on_update)
         return build_engine(section, files, weights, 0, 1)
 
     changed = np.arange(TOY_VOCAB, dtype="<f4").tobytes()
-    return EngineCase(load, tensors, {TOY_TENSOR: HostTensor("F32", (TOY_VOCAB,), memoryview(changed))}, TOY_VOCAB)
+    other = {TOY_TENSOR: HostTensor("F32", (TOY_VOCAB,), memoryview(changed))}
+    return EngineCase(load, tensors, other, TOY_VOCAB, weights_matter=False)
 
 
 def torch_case(family: str) -> EngineCase:
     model = tiny_model(family)
 
-    def load(slots: int, weights: Mapping[str, HostTensor]) -> PolicyEngine:
-        section = EngineSection(slots=slots, dtype="fp32", kv_cache_mib=64)
+    def load(slots: int, weights: Mapping[str, HostTensor], *, on_update: OnUpdate = "continue") -> PolicyEngine:
+        section = EngineSection(slots=slots, dtype="fp32", kv_cache_mib=64, on_update=on_update)
         return build_engine(section, model.files, weights, 0, 1)
 
     return EngineCase(load, model.tensors, tiny_model(family, seed=1).tensors, VOCAB)
