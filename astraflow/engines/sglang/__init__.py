@@ -1,4 +1,12 @@
-"""SGLang as a policy engine: a server in an interpreter of its own, spoken to over HTTP.
+"""SGLang as a policy engine: a server in its own interpreter, launched by the replica or attached to by URL.
 
-Not here: anything that imports sglang; what runs inside the server lies in `serverside/` and imports nothing of ours.
+    engine.py      the PolicyEngine: queue in front of the server, swaps, failure
+    completion.py  one request: its stream of tokens, its continuation when the server drops it
+    client.py      HTTP
+    launch.py      the server as a child process       attach.py     a server that somebody else runs
+    updates.py     how weights reach the server        labels.py     versions as the server reports them
+    admission.py   how many requests it gets           metrics.py    what it says about itself
+    serverside/    the module that the server imports
+
+The facts on which this rests were measured on SGLang 0.5.23 (docs/decisions/sglang.md).
 """
