@@ -3,13 +3,14 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+SGLANG := .venv-sglang
 
 # 109: deadlines as parameters are part of the bus interface · 102, 120: about trio's shielded scopes, which asyncio lacks
 # · 119: async iterators are the bus interface · 123: one sentence for people is made of a group's first error
 ASYNC_IGNORED := ASYNC109,ASYNC102,ASYNC120,ASYNC119,ASYNC123
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo tiny two-policies test test-fast test-regions chaos check docs clean
+.PHONY: help venv demo tiny two-policies test test-fast test-regions test-sglang sglang sglang-cpu chaos check docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -47,6 +48,15 @@ chaos: $(STAMP) ## toy runs under random kills, freezes and lost messages (MINUT
 test-regions: $(STAMP) ## a region behind 100 ms and 10 Mbit/s whose cable is pulled for minutes (about ten minutes)
 	@$(BIN)/python -m pytest -s tests/e2e/regions_long.py
 
+sglang: ## make .venv-sglang, SGLang for a GPU machine
+	@deploy/sglang/make_venv.sh gpu $(SGLANG) $(PYTHON)
+
+sglang-cpu: ## make .venv-sglang, SGLang on the CPU for the tests (3 GB)
+	@deploy/sglang/make_venv.sh cpu $(SGLANG) $(PYTHON)
+
+test-sglang: $(STAMP) ## run the checks against real SGLang servers (after `make sglang-cpu`; some minutes)
+	@$(BIN)/python -m pytest --log-cli-level=INFO tests/sglang/*_live.py
+
 check: $(STAMP) ## format, lint, types, import layers, async lint
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
@@ -57,5 +67,5 @@ check: $(STAMP) ## format, lint, types, import layers, async lint
 docs: $(STAMP) ## write the generated reference pages
 	@$(BIN)/python -m astraflow.runfile.docs docs/run-file.md
 
-clean: ## remove .venv and caches, not runs
-	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+clean: ## remove .venv, .venv-sglang and caches, not runs
+	@rm -rf $(VENV) $(SGLANG) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

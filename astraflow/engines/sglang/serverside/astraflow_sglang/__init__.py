@@ -2,7 +2,8 @@
 
 Put this package's folder on the server's PYTHONPATH and start it with
 `--custom-weight-loader astraflow_sglang.apply_update astraflow_sglang.describe`; then, within a weight update session,
-POST /update_weights_from_tensor with `load_format` set to one of the two and these named tensors, all uint8:
+POST /update_weights_from_tensor with `load_format` set to one of the two, `selector` to "target" (a draft model would
+answer into the same file), and these named tensors, all uint8:
 
     apply_update: ("path", UTF-8 path of an update file) or ("update", its content), and, best, ("reply", UTF-8 path)
     describe:     ("tensors", JSON {name: [dtype, shape]}), ("reply", UTF-8 path)
