@@ -91,7 +91,7 @@ def test_the_resolved_file_reads_back_equal(file: Path) -> None:
     assert load_light(again) == config
 
 
-@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.toml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").rglob("*.toml")), ids=lambda path: path.stem)
 def test_examples_are_valid(example: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     load(example)
@@ -519,6 +519,13 @@ def test_environment_arguments_are_checked_by_building_it(file: Path) -> None:
     assert message.startswith("envs.game in --set envs.game.kind=reasoning-gym: ")
     assert "chain_sum" in message
     assert "envs.game" in error_of(file, "envs.game.args.no_such=1", environments=True)
+
+
+def test_an_agent_that_is_not_there_is_named_whatever_the_environment(file: Path) -> None:
+    reasoning = ["envs.game.kind=reasoning-gym", "envs.game.args={ dataset = 'chain_sum' }"]
+    for kind in (["envs.game.kind=toy"], reasoning):
+        message = error_of(file, *kind, "envs.game.agent=no_such:agent", environments=True)
+        assert "agent no_such:agent: there is no module 'no_such'" in message
 
 
 def test_a_dataset_line_that_is_not_json_is_named(file: Path) -> None:

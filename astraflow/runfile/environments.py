@@ -63,7 +63,7 @@ def find(config: RunConfig) -> Iterator[Finding]:
     from astraflow.envs.registry import PACKAGES, missing_packages
 
     for name, section in config.envs.items():
-        if section.kind in PACKAGES and missing_packages(section):
+        if set(PACKAGES.get(section.kind, ())) & set(missing_packages(section)):
             continue  # an extra that isn't installed here: its arguments can't be checked
         try:
             yield from _find_in(name, section, config)

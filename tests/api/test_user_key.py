@@ -1,7 +1,7 @@
 """With a user's key on a secured server everything works that `af.connect` offers."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ def batch(number: int) -> SampleBatch:
 async def emit(bus: Bus, number: int) -> None:
     """As dataflow does it."""
     await bus.publish(bus.topology.sample("solver"), batch(number), msg_id=f"b{number}")
-    await bus.metrics(Metrics(kind=DATAFLOW, at=0.0, policy="solver", batch=number))
+    await bus.metrics(Metrics(kind=DATAFLOW, at=0.0, policy="solver", batch=number, values={}))
 
 
 async def test_every_iterator_reads_what_is_there_and_what_comes(secured: Secured, tmp_path: Path) -> None:
@@ -77,21 +77,25 @@ async def test_every_iterator_reads_what_is_there_and_what_comes(secured: Secure
             async with (
                 aclosing(run.samples("solver", start="first")) as batches,
                 aclosing(run.samples("solver")) as new,
+                asyncio.TaskGroup() as group,
             ):
                 assert await anext(batches) == batch(1)
-                coming = [asyncio.ensure_future(anext(each)) for each in (batches, new)]
+                coming = [group.create_task(_next(each)) for each in (batches, new)]
                 await emit_until(dataflow, lambda: all(each.done() for each in coming))
                 assert coming[0].result() == batch(2)
                 assert coming[1].result().number >= 2
 
 
+async def _next(batches: AsyncGenerator[SampleBatch, None]) -> SampleBatch:
+    return await anext(batches)
+
+
 async def emit_until(bus: Bus, done: Callable[[], bool]) -> None:
-    """A batch a moment: a reader of what is new begins when it begins."""
+    """Batch after batch: a reader of what is new begins when it begins."""
     number = 2
     while not done():
         await emit(bus, number)
         number += 1
-        await asyncio.sleep(0.05)
 
 
 async def first(entries: Any) -> Any:
