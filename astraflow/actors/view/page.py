@@ -25,7 +25,8 @@ def render(status: Status, *, everything: bool = False) -> str:
     problems = [f"  !  {problem}" for problem in status.problems]
     if everything:
         return "\n".join([head, *problems, *_everything(status)])
-    return "\n".join([head, *problems, *(_shortened(line) for line in _brief(status))])
+    shown = _brief(status)  # as it is, when something is wrong: an end that is cut off may be what tells
+    return "\n".join([head, *problems, *(shown if problems else map(_shortened, shown))])
 
 
 def _brief(status: Status) -> Iterator[str]:
