@@ -3,14 +3,14 @@
 import os
 import tomllib
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astraflow.config import RunConfig
+from astraflow.config import EngineSection, RunConfig
 from astraflow.errors import ConfigError
 from astraflow.runfile import load, resolved
 from astraflow.runfile.decode import Where, decode
@@ -346,12 +346,12 @@ held-out = { env = "game", size = 8.5 }
 def test_all_mistakes_are_told_at_once_and_no_consequence_of_one_as_another(file: Path) -> None:
     file.write_text(MANY)
     told = mistakes_in(error_of(file, "node.rollouts=many", "node..threads=1", environments=True))
-    solver, at = "policies.solver", f"in {file} line"
+    solver, at, kinds = "policies.solver", f"in {file} line", get_args(get_type_hints(EngineSection)["kind"])
     assert told == [
         "--set node..threads=1: 'node..threads' is not a key; write names joined by single dots, e.g. run.seed",
         f"unknown key run.nmae {at} 2; did you mean name?",
         f"run.seed {at} 3: expected int >= 0, got -1",
-        f"{solver}.engine.kind {at} 7: expected one of cpu, toy, got 3",
+        f"{solver}.engine.kind {at} 7: expected one of {', '.join(kinds)}, got 3",
         f"unknown key {solver}.trainer.max_stalenes {at} 12; did you mean max_staleness?",
         f'{solver}.trainer.steps {at} 10: expected int, got "four"',
         f"policies.judge.engine.slots {at} 19: expected int >= 1, got 0",
