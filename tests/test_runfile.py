@@ -3,14 +3,14 @@
 import os
 import tomllib
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astraflow.config import RunConfig
+from astraflow.config import EngineSection, RunConfig
 from astraflow.errors import ConfigError
 from astraflow.runfile import load, resolved
 from astraflow.runfile.decode import Where, decode
@@ -61,8 +61,15 @@ def load_light(path: str | Path, *overrides: str) -> RunConfig:
 def error_of(path: Path, *overrides: str, environments: bool = False) -> str:
     with pytest.raises(ConfigError) as caught:
         load(path, overrides, environments=environments)
-    assert "\n" not in str(caught.value)
     return str(caught.value)
+
+
+def mistakes_in(error: str) -> list[str]:
+    """The sentences of an error: one by itself, or several under a headline."""
+    headline, *told = error.split("\n  ")
+    assert not told or headline.startswith(f"{len(told)} mistakes in ")
+    assert all("\n" not in each for each in told or [headline])
+    return told or [headline]
 
 
 def error_in(file: Path, text: str, *, environments: bool = False) -> str:
@@ -84,7 +91,7 @@ def test_the_resolved_file_reads_back_equal(file: Path) -> None:
     assert load_light(again) == config
 
 
-@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.toml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").rglob("*.toml")), ids=lambda path: path.stem)
 def test_examples_are_valid(example: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     load(example)
@@ -191,9 +198,10 @@ def test_every_key_can_be_set(key: Key) -> None:
             found = found[part]
         return found
 
-    before = value(decode(tree, Where()))
+    before = value(decode(tree, Where())[0])
     apply(tree, [f"{'.'.join(path)}={other_value(key, before)}"])
-    assert value(decode(tree, Where())) != before
+    config, mistakes = decode(tree, Where())
+    assert (value(config) != before, mistakes) == (True, [])
 
 
 # --- wrong files
@@ -286,13 +294,103 @@ def test_broken_toml_names_the_line(file: Path) -> None:
 )
 def test_wrong_keys_and_values_are_named_with_their_line(file: Path, old: str, new: str, message: str) -> None:
     assert old in TOY
-    assert error_in(file, TOY.replace(old, new, 1)) == message.format(file=file)
+    assert message.format(file=file) in mistakes_in(error_in(file, TOY.replace(old, new, 1)))
 
 
 def test_missing_tables_are_named(file: Path) -> None:
-    assert error_in(file, "run = 3\n") == f"run in {file} line 1: expected a table, got 3"
-    assert error_in(file, "") == f"run in {file} is missing; add a table [run]"
-    assert error_in(file, '[run]\nname = "x"\n') == f"policies in {file} is missing; add a table [policies.<name>]"
+    missing = [f"{table} in {file} is missing; add a table [{table}.<name>]" for table in ("policies", "envs")]
+    assert mistakes_in(error_in(file, "run = 3\n")) == [f"run in {file} line 1: expected a table, got 3", *missing]
+    assert mistakes_in(error_in(file, "")) == [f"run in {file} is missing; add a table [run]", *missing]
+    assert mistakes_in(error_in(file, '[run]\nname = "x"\n')) == missing
+
+
+MANY = """\
+[run]
+nmae = "demo"
+seed = -1
+
+[policies.solver]
+model = "smollm"
+engine = { kind = 3 }
+
+[policies.solver.trainer]
+steps = "four"
+warmup_steps = 9
+max_stalenes = 0
+prefetch = 2
+learner = "toy"
+filters = ["zero-advantage", "truncate"]
+
+[policies.judge]
+model = "toy"
+engine = { kind = "toy", slots = 0, context_length = 100 }
+sampling = { max_new_tokens = 100 }
+
+[envs.game]
+kind = "toy"
+args = { no_such = 1 }
+
+[envs.other]
+kind = "my-env"
+args = { policy = "jugde" }
+
+[sources.game]
+env = "gaem"
+group_size = 1
+
+[eval]
+held-out = { env = "game", size = 8.5 }
+"""
+
+
+def test_all_mistakes_are_told_at_once_and_no_consequence_of_one_as_another(file: Path) -> None:
+    file.write_text(MANY)
+    told = mistakes_in(error_of(file, "node.rollouts=many", "node..threads=1", environments=True))
+    solver, at, kinds = "policies.solver", f"in {file} line", get_args(get_type_hints(EngineSection)["kind"])
+    assert told == [
+        "--set node..threads=1: 'node..threads' is not a key; write names joined by single dots, e.g. run.seed",
+        f"unknown key run.nmae {at} 2; did you mean name?",
+        f"run.seed {at} 3: expected int >= 0, got -1",
+        f"{solver}.engine.kind {at} 7: expected one of {', '.join(kinds)}, got 3",
+        f"unknown key {solver}.trainer.max_stalenes {at} 12; did you mean max_staleness?",
+        f'{solver}.trainer.steps {at} 10: expected int, got "four"',
+        f"policies.judge.engine.slots {at} 19: expected int >= 1, got 0",
+        f"eval.held-out.size {at} 35: expected int, got 8.5",
+        'node.rollouts in --set node.rollouts=many: expected int, got "many"',
+        f"sources.game.env {at} 31: there is no [envs.gaem]; did you mean game?",
+        f"envs.other.args.policy {at} 28: there is no [policies.jugde]; did you mean judge?",
+        f"sources.game.group_size {at} 32: is 1, smaller than dataflow.min_group_size = 2, so no group could be"
+        " trained",
+        f"sources.game.group_size {at} 32: a group of 1 has advantage 0 and policies.solver.trainer.filters drops it;"
+        " use at least 2",
+        f"{solver}.model {at} 6: model folder smollm does not exist (looked in {file.parent}); did you mean"
+        " smollm2-135m-instruct?",
+        f"policies.judge.sampling.max_new_tokens {at} 20: 100 new tokens leave no room for a prompt in"
+        " engine.context_length = 100",
+        f"{solver}.trainer.filters {at} 15: unknown filter kind 'truncate'; did you mean 'truncated'?; or module:Class"
+        " of your own",
+        f"envs.game {at} 22: environment toy takes no argument 'no_such'; known: fail_every, flat_share, policies,"
+        " seed, size, turns",
+        f"envs.other {at} 26: unknown environment kind 'my-env'; known: math, reasoning-gym, tiny, toy; or module:Class"
+        " of your own",
+    ]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["run = 3", "policies = 3", "envs = 3", "sources = 3", "eval = 3", "policies.solver = 3", "bus = 3",
+     "policies.solver.trainer = 3", "envs.game = 3", "sources.game = 3", "envs.game.args = 3", "envs.game.roles = 3",
+     "dataflow = 3", "policies.solver.trainer.loss = 3", "policies.solver.trainer.replay = 3",
+     "policies.solver.model = 3", "policies.solver.sampling = 3", "envs.game.args.policy = ['solver']",
+     "envs.game.args.policies = 3", "envs.game.roles = { a = 3 }"],
+    ids=lambda text: text.split(" =")[0] + ("2" if "{" in text else ""),
+)  # fmt: skip
+def test_whatever_is_wrong_the_rest_is_checked_without_a_crash(file: Path, wrong: str) -> None:
+    key, _, value = wrong.partition(" = ")
+    told = mistakes_in(error_of(file, f"{key}={value}", "node.threads=-1", "record.keep_episods=true"))
+    assert any(each.startswith(f"{key} in --set {key}=") or each.startswith(f"{key}.a in --set") for each in told), told
+    assert "unknown key record.keep_episods in --set record.keep_episods=true; did you mean keep_episodes?" in told
+    assert "node.threads in --set node.threads=-1: expected int >= 0, got -1" in told
 
 
 # --- what keys mean together
@@ -421,6 +519,13 @@ def test_environment_arguments_are_checked_by_building_it(file: Path) -> None:
     assert message.startswith("envs.game in --set envs.game.kind=reasoning-gym: ")
     assert "chain_sum" in message
     assert "envs.game" in error_of(file, "envs.game.args.no_such=1", environments=True)
+
+
+def test_an_agent_that_is_not_there_is_named_whatever_the_environment(file: Path) -> None:
+    reasoning = ["envs.game.kind=reasoning-gym", "envs.game.args={ dataset = 'chain_sum' }"]
+    for kind in (["envs.game.kind=toy"], reasoning):
+        message = error_of(file, *kind, "envs.game.agent=no_such:agent", environments=True)
+        assert "agent no_such:agent: there is no module 'no_such'" in message
 
 
 def test_a_dataset_line_that_is_not_json_is_named(file: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from astraflow.actors.base.connection import Connection
+from astraflow.actors.base.metrics import DATAFLOW
 from astraflow.actors.node.record import fetch_record
 from astraflow.api.orders import Orders
 from astraflow.bus import Bus, BusRole, topology_of
@@ -68,8 +69,7 @@ async def connect(
 class Run(Orders):
     """A run that one is connected to. `start`: "new" = from now on, "first" = from the oldest that the log holds.
 
-    With keys per role (`bus --secure`), a user's key reads episodes, versions, metrics, events and members; tasks and
-    samples need the key of dataflow or of the administrator.
+    With keys per role (`bus --secure`), a user's key (`user.nk`) is enough for all of it.
     """
 
     @property
@@ -92,10 +92,23 @@ class Run(Orders):
                 yield episode
 
     async def samples(self, policy: str, *, start: Start = "new") -> AsyncGenerator[SampleBatch, None]:
-        """Numbered batches, as the policy's trainer gets them."""
-        async with aclosing(self._entries(self._bus.topology.samples(policy), SampleBatch, start)) as batches:
-            async for batch in batches:
-                yield batch
+        """Numbered batches, as the policy's trainer gets them.
+
+        Dataflow tells metrics of each batch that it has stored. They are the bell here; the batches are then fetched
+        one by one, because a reader of their log would need rights with which one could take tasks too (`rights.py`).
+        """
+        topology = self._bus.topology
+        stream, subject = topology.samples(policy), topology.sample(policy)
+        heard = (await self._bus.log_state(topology.metrics)).last_sequence
+        position = 1 if start == "first" else (await self._bus.log_state(stream)).last_sequence + 1
+        bells = self._bus.read_log(topology.metrics, subject=topology.metric(DATAFLOW), start=heard + 1)
+        async with aclosing(bells):
+            while True:
+                while (entry := await self._bus.next_entry(stream, subject, start=position)) is not None:
+                    position = entry.sequence + 1
+                    if isinstance(entry.message, SampleBatch):
+                        yield entry.message
+                await anext(bells)
 
     async def versions(self, policy: str) -> AsyncGenerator[Head, None]:
         """The policy's newest version, now and whenever there is a newer one."""

@@ -28,7 +28,7 @@ class BusRole(StrEnum):
     POLICY = "policy"
     ROLLOUT = "rollout"
     OBSERVER = "observer"  # recorder, joining nodes, `status`
-    USER = "user"  # people and their programs: reads everything, may drain nodes
+    USER = "user"  # people and their programs: reads everything, submits tasks, gives orders, may drain nodes
 
 
 GUESTS = (BusRole.POLICY, BusRole.ROLLOUT, BusRole.OBSERVER, BusRole.USER)
@@ -110,7 +110,7 @@ def _of_role(role: BusRole, names: Topology) -> tuple[str, ...]:
             return (*observed, f"{API}.STREAM.NAMES")
         case BusRole.USER:
             return (
-                *observed, *_keys(kv, "drain.*"), *_whole_and_parts(names.submission()),
+                *observed, *_reader(names.decisions), *_keys(kv, "drain.*"), *_whole_and_parts(names.submission()),
                 *_whole_and_parts(names.control()),
             )  # fmt: skip
         case BusRole.ADMIN:

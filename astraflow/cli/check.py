@@ -4,6 +4,9 @@ import argparse
 import sys
 
 from astraflow.cli.arguments import Verbs, add_run_file, add_verb
+from astraflow.errors import ConfigError
+
+MISTAKES = 1  # found what it was asked to look for; 2 would be a wrong use of the command
 
 
 def add(verbs: Verbs) -> None:
@@ -11,7 +14,8 @@ def add(verbs: Verbs) -> None:
     parser = add_verb(
         verbs,
         "check",
-        help="check a run file, offline; print its data algorithms in a sentence each and every default filled in",
+        help="check a run file, offline; tell every mistake in it, or print its data algorithms in a sentence each and "
+        "every default filled in",
         example="astraflow check examples/arithmetic.toml --set run.seed=7",
     )
     add_run_file(parser)
@@ -19,9 +23,13 @@ def add(verbs: Verbs) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the pipeline as comments and the resolved file; the return value is the exit code. Raises ConfigError."""
+    """Print the pipeline as comments and the resolved file, or every mistake; the return value is the exit code."""
     from astraflow.runfile import load, pipeline, resolved
 
-    config = load(args.run_file, args.overrides)
+    try:
+        config = load(args.run_file, args.overrides)
+    except ConfigError as exc:
+        sys.stderr.write(f"astraflow: {exc}\n")
+        return MISTAKES
     sys.stdout.write("".join(f"# {line}\n" for line in pipeline(config)) + "\n" + resolved(config))
     return 0

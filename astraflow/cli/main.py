@@ -1,6 +1,7 @@
 """The `astraflow` command: verbs, their flags, and errors as one sentence on stderr.
 
-Exit codes: 0 = well, 1 = failed (server, crash), 2 = a mistake in the run file or the flags, 130 = interrupted.
+Exit codes: 0 = well, 1 = failed (server, crash; for `check`: mistakes are found), 2 = a mistake in the run file or the
+flags, 130 = interrupted.
 Imports of a verb happen when it runs, so that help is there at once.
 """
 

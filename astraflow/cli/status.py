@@ -18,11 +18,19 @@ def add(verbs: Verbs) -> None:
     parser = add_verb(
         verbs,
         "status",
-        help="show who is in a run, what each waits for, queues, versions and the last errors",
+        help="show what is stuck in a run, who waits for what, versions, queues and the last errors",
         example="astraflow status --folder runs/demo --json",
     )
     add_where(parser)
-    parser.add_argument("--json", action="store_true", help="the same under stable keys")
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument(
+        "-v",
+        "--all",
+        dest="everything",
+        action="store_true",
+        help="every actor, wait, event and group that isn't trained",
+    )
+    shown.add_argument("--json", action="store_true", help="all of it under stable keys")
     parser.set_defaults(run=run)
 
 
@@ -32,10 +40,13 @@ def run(args: argparse.Namespace) -> int:
 
     import msgspec
 
-    from astraflow.actors.view.status import render, to_json
+    from astraflow.actors.view.page import render
+    from astraflow.actors.view.status import to_json
 
     status = asyncio.run(_read(connection, name))
-    text = msgspec.json.format(msgspec.json.encode(to_json(status)), indent=2).decode() if args.json else render(status)
+    text = render(status, everything=args.everything)
+    if args.json:
+        text = msgspec.json.format(msgspec.json.encode(to_json(status)), indent=2).decode()
     sys.stdout.write(text.rstrip("\n") + "\n")
     return 0
 

@@ -1,4 +1,4 @@
-"""Which live run a verb is about: by its folder on this machine, or by its server and name from anywhere."""
+"""Which live run a verb is about: by its folder or name on this machine, or by its server and name from anywhere."""
 
 import argparse
 from collections.abc import AsyncIterator
@@ -11,22 +11,30 @@ from astraflow.errors import BusError, ConfigError
 
 if TYPE_CHECKING:
     from astraflow.actors.base.connection import Connection
+    from astraflow.actors.node.runfolder import RunFolder
     from astraflow.bus import Bus
+
+RUNS = Path("runs")
 
 
 def add_where(parser: argparse.ArgumentParser) -> None:
-    """--folder, or --url and --run, and how to connect."""
+    """--folder, or --run, or --url and --run, and how to connect."""
     place = parser.add_mutually_exclusive_group()
     place.add_argument("--folder", type=Path, help="the run's folder (default: the one live run in ./runs)")
-    place.add_argument("--url", help="the run's server; needs --run")
-    parser.add_argument("--run", dest="run_name", metavar="NAME", default="", help="the run's name, with --url")
+    place.add_argument("--url", help="the run's server, if it isn't on this machine; needs --run")
+    parser.add_argument(
+        "--run", dest="run_name", metavar="NAME", default="",
+        help="the run's name; without --url a run on this machine, wherever its folder is",
+    )  # fmt: skip
     add_connection(parser)
 
 
 def where(args: argparse.Namespace) -> tuple["Connection", str]:
     """Connection and name of the run. Raises ConfigError, and BusError if it isn't live."""
+    from astraflow.actors.node.runfolder import RunFolder
+
     if not args.url:
-        return _of_folder(args.folder)
+        return _of_folder(_folder(args) or RunFolder(_live_folder()))
     if not args.run_name:
         raise ConfigError("--url needs --run NAME: a server may hold several runs")
     return connection_of(args, args.url), args.run_name
@@ -50,14 +58,13 @@ async def run_bus(
 
 @asynccontextmanager
 async def stored_run(args: argparse.Namespace, *, command: str) -> AsyncIterator[tuple["Connection", str]]:
-    """Like `where`, and also of a run that has ended, if --folder names its folder: its store is opened meanwhile.
+    """Like `where`, and also of a run that has ended, by --folder or --run: its store is opened meanwhile.
 
     Raises: ConfigError, BusError.
     """
     from astraflow.actors.node.reopened import reopened
-    from astraflow.actors.node.runfolder import RunFolder
 
-    folder = RunFolder(args.folder) if args.folder else None
+    folder = None if args.url else _folder(args)
     if folder is None or folder.live():
         yield where(args)
         return
@@ -65,11 +72,23 @@ async def stored_run(args: argparse.Namespace, *, command: str) -> AsyncIterator
         yield opened
 
 
-def _of_folder(path: Path | None) -> tuple["Connection", str]:
-    from astraflow.actors.base.connection import Connection
+def _folder(args: argparse.Namespace) -> "RunFolder | None":
+    """The folder that --folder or --run names; None: neither is given. Raises ConfigError."""
+    from astraflow.actors.node.here import folder_of
     from astraflow.actors.node.runfolder import RunFolder
 
-    folder = RunFolder(path or _live_folder())
+    if args.folder is None:
+        return folder_of(args.run_name, beside=RUNS) if args.run_name else None
+    folder = RunFolder(args.folder)
+    owner = folder.owner()
+    if args.run_name and owner is not None and owner.run != args.run_name:
+        raise ConfigError(f"{args.folder} is the folder of run {owner.run}, not of {args.run_name}; give one of them")
+    return folder
+
+
+def _of_folder(folder: "RunFolder") -> tuple["Connection", str]:
+    from astraflow.actors.base.connection import Connection
+
     owner = folder.owner()
     if owner is None:
         raise ConfigError(f"{folder.path} is not a run folder: it has no up.lock")
@@ -90,11 +109,14 @@ def _of_folder(path: Path | None) -> tuple["Connection", str]:
 
 
 def _live_folder() -> Path:
-    from astraflow.actors.node.runfolder import RunFolder
+    from astraflow.actors.node.here import live_here
+    from astraflow.actors.node.runfolder import LOCK_NAME, RunFolder
 
-    live = [lock.parent for lock in sorted(Path("runs").glob("*/up.lock")) if RunFolder(lock.parent).live()]
+    live = [lock.parent for lock in sorted(RUNS.glob(f"*/{LOCK_NAME}")) if RunFolder(lock.parent).live()]
     if len(live) == 1:
         return live[0]
     if live:
-        raise ConfigError(f"several runs are live: {', '.join(map(str, live))}; choose one with --folder")
-    raise ConfigError("no run is live in ./runs; name one with --folder, or --url and --run")
+        raise ConfigError(f"several runs are live: {', '.join(map(str, live))}; choose one with --folder or --run")
+    elsewhere = ", ".join(f"{owner.run} in {folder.path}" for owner, folder in live_here())
+    there_is = f" (elsewhere on this machine: {elsewhere})" if elsewhere else ""
+    raise ConfigError(f"no run is live in ./runs{there_is}; name one with --run or --folder, or --url and --run")

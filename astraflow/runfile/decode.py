@@ -1,12 +1,13 @@
 """From a TOML tree to a typed RunConfig, with errors that name the key, the place and the nearest right one.
 
-Checks each key by itself; what keys mean together is in `checks.py`.
+Checks each key by itself; what keys mean together is in `checks.py`. It doesn't stop at the first mistake: what is
+wrong is unknown in the config that comes out (`unknown.py`).
 """
 
 import difflib
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, get_origin
 
@@ -16,6 +17,7 @@ from astraflow.config import RunConfig
 from astraflow.errors import ConfigError
 from astraflow.runfile.schema import ANY_NAME, bare, keys, named_section, section
 from astraflow.runfile.toml import line_of, value_text
+from astraflow.runfile.unknown import UNKNOWN
 
 Path = tuple[str, ...]
 _NAME = re.compile(r"[a-z0-9-]{1,32}")
@@ -45,80 +47,124 @@ class Where:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """`; did you mean x?`, or "" if nothing is near."""
+    found = _nearest_name(name, known)
+    return f"; did you mean {found}?" if found else ""
+
+
+def _nearest_name(name: str, known: Iterable[str]) -> str:
     names = list(known)
     found = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     found = found or [other for other in names if len(name) > 2 and other.startswith(name)]
-    return f"; did you mean {found[0]}?" if found else ""
+    return found[0] if found else ""
 
 
-def decode(tree: Mapping[str, Any], where: Where) -> RunConfig:
-    """The typed config. Raises ConfigError for unknown, missing, wrongly typed and out-of-range keys."""
-    _check_section(RunConfig, tree, (), where)
-    return msgspec.convert(tree, RunConfig)
+def decode(tree: Mapping[str, Any], where: Where) -> tuple[RunConfig, list[ConfigError]]:
+    """The typed config, and what is unknown, missing, wrongly typed or out of range in it."""
+    reader = _Reader(where)
+    config: RunConfig = reader.section(RunConfig, tree, ())
+    return config, reader.mistakes
 
 
-def _check_section(kind: type[msgspec.Struct], value: Any, path: Path, where: Where) -> None:
-    if not isinstance(value, Mapping):
-        raise where.error(path, f"expected a table, got {value_text(value)}")
-    fields = {f.name: f for f in msgspec.structs.fields(kind)}
-    for key in value:
-        if key not in fields:
-            raise _unknown((*path, key), fields, where)
-    for name, spec in fields.items():
-        here = (*path, name)
-        if name not in value:
-            if spec.required:
-                raise _missing(here, spec.type, where)
-        elif inner := section(spec.type):
-            _check_section(inner, value[name], here, where)
-        elif inner := named_section(spec.type):
-            _check_named(inner, value[name], here, where)
-        else:
-            _check_value(spec.type, value[name], here, where)
+class _Reader:
+    """Goes through the tree once and notes every mistake."""
+
+    def __init__(self, where: Where) -> None:
+        self.mistakes: list[ConfigError] = []
+        self._where = where
+
+    def section(self, kind: type[msgspec.Struct], value: Any, path: Path) -> Any:
+        """The struct of a table; unknown if it isn't one."""
+        if not isinstance(value, Mapping):
+            return self._wrong(self._where.error(path, f"expected a table, got {value_text(value)}"))
+        fields = {f.name: f for f in msgspec.structs.fields(kind)}
+        doubtful = {self._unknown((*path, key), fields) for key in value if key not in fields}
+        values = {}
+        for name, spec in fields.items():
+            if name in value:
+                values[name] = self._read(spec.type, value[name], (*path, name))
+            elif name in doubtful:  # as a key that is unknown means to say
+                values[name] = UNKNOWN
+            elif spec.required:
+                values[name] = self._wrong(_missing((*path, name), spec.type, self._where))
+        return kind(**values)
+
+    def _read(self, annotation: Any, value: Any, path: Path) -> Any:
+        if inner := section(annotation):
+            return self.section(inner, value, path)
+        if inner := named_section(annotation):
+            return self._named(inner, value, path)
+        mistakes = list(_check_value(annotation, value, path, self._where))
+        self.mistakes += mistakes
+        return UNKNOWN if mistakes else msgspec.convert(value, annotation)
+
+    def _named(self, kind: type[msgspec.Struct], value: Any, path: Path) -> Any:
+        """The structs of tables that the user names."""
+        if not isinstance(value, Mapping):
+            expected = f"expected tables [{'.'.join(path)}.<name>]"
+            return self._wrong(self._where.error(path, f"{expected}, got {value_text(value)}"))
+        sections = {}
+        for name, inner in value.items():
+            here = (*path, name)
+            if not _NAME.fullmatch(name):
+                sections[name] = self._wrong(self._where.error(here, "a name is 1 to 32 of a-z, 0-9 and -"))
+            elif not isinstance(inner, Mapping) and name in kind.__struct_fields__:
+                problem = f"stands right under {path[-1]}; put it in [{'.'.join(path)}.<name>]"
+                self._wrong(self._where.error(here, problem))
+            elif mistake := self._mistyped(kind, name, value, path):
+                self._wrong(mistake)
+            else:
+                sections[name] = self.section(kind, inner, here)
+        return sections
+
+    def _mistyped(
+        self, kind: type[msgspec.Struct], name: str, tables: Mapping[str, Any], path: Path
+    ) -> ConfigError | None:
+        """About a table that only --set has made, that lacks a key, and whose name is like another's."""
+        made_here = [origin for origin in self._where.overrides if origin[: len(path) + 1] == (*path, name)]
+        given = tables[name] if isinstance(tables[name], Mapping) else {}
+        lacks = [f for f in msgspec.structs.fields(kind) if f.required and f.name not in given]
+        hint = nearest(name, [other for other in tables if other != name])
+        if not (made_here and lacks and hint):
+            return None
+        return ConfigError(f"{_missing((*path, name, lacks[0].name), lacks[0].type, self._where)}{hint}")
+
+    def _unknown(self, path: Path, known: Iterable[str]) -> str:
+        """Note a key that there isn't; returns the one that is meant, if any is near."""
+        self._wrong(_unknown(path, known, self._where))
+        return _nearest_name(path[-1], known)
+
+    def _wrong(self, mistake: ConfigError) -> Any:
+        self.mistakes.append(mistake)
+        return UNKNOWN
 
 
-def _check_named(kind: type[msgspec.Struct], value: Any, path: Path, where: Where) -> None:
-    if not isinstance(value, Mapping):
-        raise where.error(path, f"expected tables [{'.'.join(path)}.<name>], got {value_text(value)}")
-    for name, inner in value.items():
-        if not _NAME.fullmatch(name):
-            raise where.error((*path, name), "a name is 1 to 32 of a-z, 0-9 and -")
-        if not isinstance(inner, Mapping) and name in {f.name for f in msgspec.structs.fields(kind)}:
-            raise where.error((*path, name), f"stands right under {path[-1]}; put it in [{'.'.join(path)}.<name>]")
-        made_here = [o for o in where.overrides if o[: len(path) + 1] == (*path, name)]
-        try:
-            _check_section(kind, inner, (*path, name), where)
-        except ConfigError as exc:
-            others = [other for other in value if other != name]
-            if made_here and " is missing" in str(exc) and (hint := nearest(name, others)):
-                raise ConfigError(f"{exc}{hint}") from None
-            raise
-
-
-def _check_value(annotation: Any, value: Any, path: Path, where: Where) -> None:
-    kind = bare(annotation)
+def _check_value(annotation: Any, value: Any, path: Path, where: Where) -> Iterator[ConfigError]:
+    kind, got = bare(annotation), f"got {value_text(value)}"
     if get_origin(kind) is dict:
         if not isinstance(value, Mapping):
-            raise where.error(path, f"expected a table, got {value_text(value)}")
-        _check_json(value, path, where)
-        return
-    got = f"got {value_text(value)}"
-    if get_origin(kind) is tuple and isinstance(value, list):
+            yield where.error(path, f"expected a table, {got}")
+        else:
+            yield from _check_json(value, path, where)
+            if get_args(kind)[1] is not Any:
+                yield from _check_converts(annotation, value, path, where)
+    elif get_origin(kind) is tuple and isinstance(value, list):
         for item in value:
-            _check_value(get_args(kind)[0], item, path, where)
-        return
-    if get_origin(kind) is Literal and isinstance(value, str):
+            yield from _check_value(get_args(kind)[0], item, path, where)
+    elif get_origin(kind) is Literal:
         if value not in get_args(kind):
-            raise where.error(
-                path, f"expected one of {', '.join(get_args(kind))}, {got}{nearest(value, get_args(kind))}"
-            )
-        return
-    if isinstance(value, str) and _CONTROL.search(value):
-        raise where.error(path, f"a text without control characters is expected, {got}")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise where.error(path, f"a finite number is expected, {got}")
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise where.error(path, f"a 64-bit integer is expected, {got}")
+            hint = nearest(value, get_args(kind)) if isinstance(value, str) else ""
+            yield where.error(path, f"expected one of {', '.join(get_args(kind))}, {got}{hint}")
+    elif isinstance(value, str) and _CONTROL.search(value):
+        yield where.error(path, f"a text without control characters is expected, {got}")
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield where.error(path, f"a finite number is expected, {got}")
+    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+        yield where.error(path, f"a 64-bit integer is expected, {got}")
+    else:
+        yield from _check_converts(annotation, value, path, where)
+
+
+def _check_converts(annotation: Any, value: Any, path: Path, where: Where) -> Iterator[ConfigError]:
     try:
         msgspec.convert(value, annotation)
     except msgspec.ValidationError as exc:
@@ -126,23 +172,23 @@ def _check_value(annotation: Any, value: Any, path: Path, where: Where) -> None:
         if "regex" in problem:
             problem = "1 to 32 of a-z, 0-9 and -"
         expected = problem.split(", got ")[0].replace("array", "list")
-        raise where.error(path, f"expected {expected}, {got}") from exc
+        yield where.error(path, f"expected {expected}, got {value_text(value)}")
 
 
-def _check_json(value: Any, path: Path, where: Where) -> None:
+def _check_json(value: Any, path: Path, where: Where) -> Iterator[ConfigError]:
     """Free-form arguments travel as JSON: tables, lists, text, true, false and finite numbers."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            _check_json(inner, (*path, key), where)
+            yield from _check_json(inner, (*path, key), where)
     elif isinstance(value, list):
         for inner in value:
-            _check_json(inner, path, where)
+            yield from _check_json(inner, path, where)
     elif isinstance(value, float) and not math.isfinite(value):
-        raise where.error(path, f"a finite number is expected, got {value}")
+        yield where.error(path, f"a finite number is expected, got {value}")
     elif isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise where.error(path, f"a 64-bit integer is expected, got {value}")
+        yield where.error(path, f"a 64-bit integer is expected, got {value}")
     elif not isinstance(value, str | int | float):
-        raise where.error(path, f"dates and times are not supported, got {value}; write it as text")
+        yield where.error(path, f"dates and times are not supported, got {value}; write it as text")
 
 
 def _unknown(path: Path, known: Iterable[str], where: Where) -> ConfigError:

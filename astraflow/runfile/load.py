@@ -1,4 +1,4 @@
-"""Reading a run file: TOML, overrides, schema, cross-checks.
+"""Reading a run file: TOML, overrides, schema, cross-checks; all mistakes that can be found are told at once.
 
 The only place that turns a path into a RunConfig. Invariant: what it returns can be started on this machine, as far as
 that can be known without starting it.
@@ -19,6 +19,7 @@ from astraflow.runfile.checks import check
 from astraflow.runfile.decode import Where, decode
 from astraflow.runfile.environments import check_environments
 from astraflow.runfile.toml import dumps
+from astraflow.runfile.unknown import settled
 
 
 def load(path: str | Path, overrides: Sequence[str] = (), *, environments: bool = True) -> RunConfig:
@@ -27,7 +28,7 @@ def load(path: str | Path, overrides: Sequence[str] = (), *, environments: bool 
     Args:
         overrides: `--set` arguments, `a.b=value`; the last one wins.
         environments: also build every environment whose packages are installed, to check its arguments.
-    Raises: ConfigError, which names the key, the place, what was got and what is expected.
+    Raises: ConfigError, which names every mistake's key, place, what was got and what is expected.
     """
     return load_text(_read(Path(path)), file=str(path), overrides=overrides, environments=environments)
 
@@ -38,13 +39,24 @@ def load_text(text: str, *, file: str, overrides: Sequence[str] = (), environmen
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as exc:
         raise ConfigError(f"{file} is not valid TOML: {exc}") from exc
-    where = Where(file=file, text=text, overrides=override.apply(tree, overrides))
+    mistakes, origins = override.apply(tree, overrides)
+    where = Where(file=file, text=text, overrides=origins)
     _bind_defaults(tree)
-    config = decode(tree, where)
-    check(config, where)
+    config, wrong = decode(tree, where)
+    mistakes += [*wrong, *settled([check(config, where)])]
     if environments:
-        check_environments(config, where)
+        mistakes += settled([check_environments(config, where)])
+    if mistakes:
+        raise _all_of(mistakes, file)
     return config
+
+
+def _all_of(mistakes: Sequence[ConfigError], file: str) -> ConfigError:
+    """One error that tells every mistake, each once."""
+    told = list(dict.fromkeys(map(str, mistakes)))
+    if len(told) == 1:
+        return ConfigError(told[0])
+    return ConfigError("\n  ".join([f"{len(told)} mistakes in {file}:", *told]))
 
 
 def resolved(config: RunConfig) -> str:

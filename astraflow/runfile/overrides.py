@@ -29,20 +29,29 @@ def parse(text: str) -> tuple[tuple[str, ...], Any]:
     return path, _value(path, raw.strip(), text)
 
 
-def apply(tree: dict[str, Any], overrides: Sequence[str]) -> dict[tuple[str, ...], str]:
-    """Change `tree` in place; later overrides win. Returns which argument set which path. Raises ConfigError."""
+def apply(tree: dict[str, Any], overrides: Sequence[str]) -> tuple[list[ConfigError], dict[tuple[str, ...], str]]:
+    """Change `tree` in place; later overrides win. Returns what can't be done, and which argument set which path."""
+    mistakes: list[ConfigError] = []
     origins: dict[tuple[str, ...], str] = {}
     for text in overrides:
-        path, value = parse(text)
-        table = tree
-        for depth, part in enumerate(path[:-1], start=1):
-            inner = table.setdefault(part, {})
-            if not isinstance(inner, dict):
-                raise ConfigError(f"--set {text}: {'.'.join(path[:depth])} is a value, not a table; set it as a whole")
-            table = inner
-        table[path[-1]] = value
-        origins[path] = text
-    return origins
+        try:
+            path, value = parse(text)
+            _set(tree, path, value, text)
+        except ConfigError as exc:
+            mistakes.append(exc)
+        else:
+            origins[path] = text
+    return mistakes, origins
+
+
+def _set(tree: dict[str, Any], path: tuple[str, ...], value: Any, text: str) -> None:
+    table = tree
+    for depth, part in enumerate(path[:-1], start=1):
+        inner = table.setdefault(part, {})
+        if not isinstance(inner, dict):
+            raise ConfigError(f"--set {text}: {'.'.join(path[:depth])} is a value, not a table; set it as a whole")
+        table = inner
+    table[path[-1]] = value
 
 
 def _value(path: tuple[str, ...], raw: str, text: str) -> Any:

@@ -1,11 +1,13 @@
-"""What [policies.<name>.engine.sglang] means together with the rest. A ConfigError says what to do instead.
+"""What [policies.<name>.engine.sglang] means together with the rest. A ConfigError says what to do.
 
 Whether SGLang knows an argument is for SGLang to say, at its start: versions differ.
 """
 
 import re
+from collections.abc import Iterator
 
 from astraflow.config import PolicySection
+from astraflow.errors import ConfigError
 from astraflow.runfile.decode import Where
 
 _OURS = {  # server arguments that the engine gives: what to use instead
@@ -28,31 +30,31 @@ _OURS = {  # server arguments that the engine gives: what to use instead
 }
 
 
-def check_sglang(name: str, policy: PolicySection, where: Where, *, deterministic: bool) -> None:
-    """Raises ConfigError."""
+def check_sglang(name: str, policy: PolicySection, where: Where, *, deterministic: bool) -> Iterator[ConfigError]:
+    """Its mistakes."""
     path, section = ("policies", name, "engine", "sglang"), policy.engine.sglang
     if policy.engine.kind != "sglang":
         if section != type(section)():
-            raise where.error(path, f'is given, but engine.kind is "{policy.engine.kind}"; set it to "sglang"')
+            yield where.error(path, f'is given, but engine.kind is "{policy.engine.kind}"; set it to "sglang"')
         return
     if deterministic:
-        raise where.error(
+        yield where.error(
             ("policies", name, "engine", "kind"),
             'is "sglang", which does not repeat a run to the last bit; use "cpu", or run.deterministic = false',
         )
     if section.url:
         for key in ("args", "python"):
             if getattr(section, key):
-                raise where.error((*path, key), "is for a server that is launched, but url attaches to one that runs")
+                yield where.error((*path, key), "is for a server that is launched, but url attaches to one that runs")
         if not re.fullmatch(r"https?://[^/\s]+/?", section.url):
-            raise where.error((*path, "url"), f"is {section.url!r}, expected one like http://host:30000")
+            yield where.error((*path, "url"), f"is {section.url!r}, expected one like http://host:30000")
     elif section.key_env:
-        raise where.error(
+        yield where.error(
             (*path, "key_env"), "is for the server at url, and there is none; a launched server has its own"
         )
     for argument in section.args:
         plain = argument.removeprefix("--").replace("-", "_")
         if plain != argument:
-            raise where.error((*path, "args"), f"has {argument!r}; write it as {plain!r}")
-        if plain in _OURS:
-            raise where.error((*path, "args"), f"has {argument!r}, which AstraFlow sets; use {_OURS[plain]}")
+            yield where.error((*path, "args"), f"has {argument!r}; write it as {plain!r}")
+        elif plain in _OURS:
+            yield where.error((*path, "args"), f"has {argument!r}, which AstraFlow sets; use {_OURS[plain]}")

@@ -11,69 +11,85 @@ from astraflow.algos.feeds import feeds_of
 from astraflow.algos.filters import FILTERS
 from astraflow.algos.replay import RANKS
 from astraflow.algos.select import SELECTS
-from astraflow.config import ReplaySection, RunConfig, SourceSection, TrainerSection
+from astraflow.config import PolicySection, ReplaySection, RunConfig, SourceSection, TrainerSection
 from astraflow.errors import ConfigError
 from astraflow.named import build, nearest
 from astraflow.runfile.decode import Path, Where
 
 
-def check_stages(config: RunConfig, where: Where) -> None:
-    """Every algorithm exists, takes its arguments, and has the method that it is there for. Raises ConfigError."""
+def stage_checks(config: RunConfig, where: Where) -> Iterator[Iterator[ConfigError]]:
+    """Every algorithm exists, takes its arguments, and has the method that it is there for."""
     for name, source in config.sources.items():
-        path = ("sources", name, "select")
-        _build(path, where, "selector", source.select.kind, source.select.args, SELECTS, ("take", "observe"))
-        if config.run.deterministic and source.extra:
-            problem = f"is {source.extra}; run.deterministic needs 0, because who is slowest differs from run to run"
-            raise where.error(("sources", name, "extra"), problem)
-    _build(("dataflow", "order"), where, "order", config.dataflow.order, {}, ORDERS, ("key",))
+        yield _check_select(name, source, where)
+        yield _check_extra(name, source, config, where)
+    yield _check_order(config, where)
     for name, policy in config.policies.items():
-        if policy.trainer is not None:
-            _check_filters(name, policy.trainer, where)
-            _check_replay(name, policy.trainer, config, where)
+        yield _check_filters(name, policy, where)
+        yield _check_replay(name, policy, config, where)
 
 
-def _check_filters(policy: str, trainer: TrainerSection, where: Where) -> None:
-    path = ("policies", policy, "trainer")
-    for name, args in trainer.filter_args.items():
-        if name not in trainer.filters:
-            problem = f"{name} isn't among filters{nearest(name, trainer.filters)}"
-            raise where.error((*path, "filter_args"), problem)
-        if not isinstance(args, Mapping):
-            raise where.error((*path, "filter_args"), f"{name}: expected a table of arguments, got {args!r}")
-    for name in trainer.filters:
-        args = trainer.filter_args.get(name, {})
-        _build((*path, "filters"), where, "filter", name, args, FILTERS, ("drops",))
+def _check_select(name: str, source: SourceSection, where: Where) -> Iterator[ConfigError]:
+    select, methods = source.select, ("take", "observe")
+    yield from _built(("sources", name, "select"), where, "selector", select.kind, select.args, SELECTS, methods)
 
 
-def _check_replay(policy: str, trainer: TrainerSection, config: RunConfig, where: Where) -> None:
-    path, replay = ("policies", policy, "trainer", "replay"), trainer.replay
-    if replay.kind == "none":
+def _check_extra(name: str, source: SourceSection, config: RunConfig, where: Where) -> Iterator[ConfigError]:
+    if config.run.deterministic and source.extra:
+        problem = f"is {source.extra}; run.deterministic needs 0, because who is slowest differs from run to run"
+        yield where.error(("sources", name, "extra"), problem)
+
+
+def _check_order(config: RunConfig, where: Where) -> Iterator[ConfigError]:
+    yield from _built(("dataflow", "order"), where, "order", config.dataflow.order, {}, ORDERS, ("key",))
+
+
+def _check_filters(name: str, policy: PolicySection, where: Where) -> Iterator[ConfigError]:
+    path, trainer = ("policies", name, "trainer"), policy.trainer
+    if trainer is None:
         return
-    _build(path, where, "replay", replay.kind, replay.args, RANKS, ("rank",))
+    for kind, args in trainer.filter_args.items():
+        if kind not in trainer.filters:
+            problem = f"{kind} isn't among filters{nearest(kind, trainer.filters)}"
+            yield where.error((*path, "filter_args"), problem)
+        if not isinstance(args, Mapping):
+            yield where.error((*path, "filter_args"), f"{kind}: expected a table of arguments, got {args!r}")
+    for kind in trainer.filters:
+        args = trainer.filter_args.get(kind, {})
+        if isinstance(args, Mapping):
+            yield from _built((*path, "filters"), where, "filter", kind, args, FILTERS, ("drops",))
+
+
+def _check_replay(name: str, policy: PolicySection, config: RunConfig, where: Where) -> Iterator[ConfigError]:
+    path, trainer = ("policies", name, "trainer", "replay"), policy.trainer
+    if trainer is None or trainer.replay.kind == "none":
+        return
+    replay = trainer.replay
+    yield from _built(path, where, "replay", replay.kind, replay.args, RANKS, ("rank",))
     if config.run.deterministic:
-        raise where.error(path, f"is {replay.kind}; run.deterministic trains every group once, remove it")
+        yield where.error(path, f"is {replay.kind}; run.deterministic trains every group once, remove it")
     if not (replay.max_staleness or trainer.max_staleness):
-        raise where.error(
+        yield where.error(
             (*path, "max_staleness"), "is 0, and so is the trainer's own: nothing could be replayed; raise it"
         )
     if int(replay.share * trainer.batch_groups) == 0:
-        raise where.error(
+        yield where.error(
             (*path, "share"),
             f"is {replay.share:g} of batch_groups = {trainer.batch_groups}, less than one group; raise one of them",
         )
 
 
-def _build(
+def _built(
     path: Path, where: Where, what: str, kind: str, args: Mapping[str, Any], kinds: Mapping[str, str],
     methods: tuple[str, ...],
-) -> None:  # fmt: skip
+) -> Iterator[ConfigError]:  # fmt: skip
     try:
         algorithm = build(what, kind, args, kinds)
     except ConfigError as exc:
-        raise where.error(path, str(exc)) from exc
+        yield where.error(path, str(exc))
+        return
     missing = [name for name in methods if not callable(getattr(algorithm, name, None))]
     if missing:
-        raise where.error(path, f"{what} {kind} has no method {', '.join(missing)}")
+        yield where.error(path, f"{what} {kind} has no method {', '.join(missing)}")
 
 
 def pipeline(config: RunConfig) -> Iterator[str]:

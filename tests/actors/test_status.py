@@ -4,11 +4,13 @@ import asyncio
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from astraflow.actors.base.metrics import DATAFLOW_BUFFERED_GROUPS, POLICY_TOKENS_PER_S, POLICY_VERSION
+from astraflow.actors.view.page import COLUMNS, LINES, render
 from astraflow.actors.view.run import RunView, Wait
-from astraflow.actors.view.status import read_status, render, status_of, to_json
+from astraflow.actors.view.status import read_status, status_of, to_json
 from astraflow.bus import Bus, topology_of
 from astraflow.errors import ConfigError
 from astraflow.messages import Event, Head, Ledger, Member, MemberState, Progress, RunRecord
@@ -66,7 +68,8 @@ def test_an_expired_member_is_gone_until_it_comes_back() -> None:
     view.apply("member.rollout-n-0", None)
     assert view.problems() == ["0 rollout nodes (rollout-n-0 is gone)"]
     assert status_of(view, at=AT).gone == ("rollout-n-0",)
-    assert "rollout-n-0              gone" in render(status_of(view, at=AT))
+    assert "\n  gone: rollout-n-0" in render(status_of(view, at=AT))
+    assert "rollout-n-0              gone" in render(status_of(view, at=AT), everything=True)
     view.apply("member.rollout-n-0", member("rollout-n-0", "rollout", incarnation="second"))
     assert (view.problems(), view.gone) == ([], {})
 
@@ -109,7 +112,9 @@ def test_a_stuck_actor_is_shown_with_its_frame_and_an_error_with_its_text() -> N
         "rollout-n-1 is stuck since 3.2 s in grade.py:7 verify",
         "rollout-n-2: EnvError: no dataset",
     ]
-    assert "stuck in grade.py:7 verify" in render(status_of(view, at=AT))
+    whole, brief = (render(status_of(view, at=AT), everything=each) for each in (True, False))
+    assert ", stuck in grade.py:7 verify" in whole
+    assert brief.splitlines()[1] == "  !  rollout-n-1 is stuck since 3.2 s in grade.py:7 verify"
 
 
 def test_who_waits_for_whom_is_one_row_per_role_and_sentence() -> None:
@@ -169,6 +174,39 @@ def test_status_json_has_stable_keys() -> None:
     assert (solver["reward"], solver["tokens_per_s"], solver["ledger"]) == (0.75, 800.4, {"issued": 90, "infra": 2})
     assert [point["correct"] for point in solver["eval"]["held-out"]] == [0.1, 0.5]
     assert plain["events"][0]["text"] == "no room"
+
+
+def crowded_view(policies: int) -> RunView:
+    """Nothing is wrong, and there is much to tell."""
+    view = full_view()
+    assert view.config is not None
+    view.config = msgspec.structs.replace(
+        view.config, policies={f"p-{k}": view.config.policies["solver"] for k in range(policies)}
+    )
+    for k in range(policies):
+        name = f"p-{k}"
+        notes = tuple(f"{name}: group sums/0/{n} isn't trained: zero-advantage (8 of 8 members)" for n in range(10))
+        view.apply(
+            f"ledger.{name}", Ledger(policy=name, counts={f"reason-{n}": 10_000 for n in range(20)}, notes=notes)
+        )
+        view.apply(f"member.policy-{name}-0", member(f"policy-{name}-0", "policy", policy=name))
+        view.apply(f"member.trainer-{name}-0", member(f"trainer-{name}-0", "trainer", policy=name, waits_for="batch 2"))
+    for k in range(40):
+        view.apply(f"member.rollout-n-{k}", member(f"rollout-n-{k}", "rollout", waits_for=f"tasks of {k}"))
+        view.events.append(Event(level="warning" if k % 2 else "info", name="x", text="so " * 80, actor="a", at=AT))
+    return view
+
+
+@pytest.mark.parametrize("policies", [1, 3, 4, 16])
+def test_a_healthy_run_fits_a_terminal_and_all_shows_the_rest(policies: int) -> None:
+    status = status_of(crowded_view(policies), at=AT)
+    assert status.problems == ()
+    lines = render(status).splitlines()
+    assert len(lines) <= LINES, "\n".join(lines)
+    assert max(map(len, lines)) <= COLUMNS
+    whole = render(status, everything=True)
+    assert all(member.actor in whole for member in status.members)
+    assert all(note.partition(": ")[2] in whole for policy in status.policies.values() for note in policy.untrained)
 
 
 def test_rendered_status_says_what_a_person_asks() -> None:

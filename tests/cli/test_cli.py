@@ -64,11 +64,11 @@ def test_check_prints_the_resolved_file(tmp_path: Path) -> None:
     assert tree["dataflow"]["order"] == "edf"
 
 
-def test_a_mistake_in_the_run_file_is_one_sentence_and_exit_code_2(tmp_path: Path) -> None:
+def test_a_mistake_in_the_run_file_is_one_sentence_and_an_exit_code(tmp_path: Path) -> None:
     file = write_toy(tmp_path, TOY.replace("steps = 4", "stepps = 4"))
-    for verb in ("check", "up"):
+    for verb, code in (("check", 1), ("up", 2)):
         result = astraflow(verb, file.name, cwd=tmp_path)
-        assert result.returncode == 2
+        assert result.returncode == code
         assert complaint(result) == "unknown key policies.solver.trainer.stepps in run.toml line 9; did you mean steps?"
 
 
@@ -76,7 +76,7 @@ def test_environments_beside_the_run_file_are_found(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("raise RuntimeError('broken module')\n")
     file = write_toy(tmp_path)
     result = astraflow("check", file.name, "--set", "envs.game.kind=mine:Mine", cwd=tmp_path)
-    assert result.returncode == 2
+    assert result.returncode == 1
     assert "broken module" in complaint(result)
 
 
@@ -93,10 +93,9 @@ def test_listen_addresses() -> None:
 
 def test_status_without_a_run_says_what_to_name(tmp_path: Path) -> None:
     result = astraflow("status", cwd=tmp_path)
-    assert (result.returncode, complaint(result)) == (
-        2,
-        "no run is live in ./runs; name one with --folder, or --url and --run",
-    )
+    assert result.returncode == 2
+    assert complaint(result).startswith("no run is live in ./runs")  # then, where others are on this machine
+    assert complaint(result).endswith("; name one with --run or --folder, or --url and --run")
     assert "is not a run folder" in complaint(astraflow("status", "--folder", "x", cwd=tmp_path))
     assert "needs --run NAME" in complaint(astraflow("status", "--url", "nats://h:1", cwd=tmp_path))
     assert "is not like nats://HOST:PORT" in complaint(astraflow("status", "--url", "h:1", "--run", "r", cwd=tmp_path))

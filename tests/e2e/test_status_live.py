@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from astraflow.actors.view.page import COLUMNS, LINES
 from astraflow.actors.view.status import Status, read_status
 from astraflow.bus import Bus
 from tests.cli.toyrun import ENDLESS, TOY, finished, sets, started, write_toy
@@ -62,6 +63,7 @@ async def two_problems(bus: Bus) -> tuple[str, ...]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 async def test_a_blocked_loop_and_code_that_a_node_lacks_are_named(tmp_path: Path) -> None:
     write_toy(tmp_path, OWN_ENV)
     (tmp_path / "my_env.py").write_text(BLOCKING)
@@ -81,6 +83,9 @@ async def test_a_blocked_loop_and_code_that_a_node_lacks_are_named(tmp_path: Pat
             assert "the event loop of rollout-local-0 is blocked since" in event
             assert "my_env.py:15 run" in event
             await eventually(lambda: well(bus), within_s=15)
+            lines = (await eventually(lambda: page_without_problems(tmp_path), within_s=120)).splitlines()
+            assert len(lines) <= LINES, lines
+            assert max(map(len, lines)) <= COLUMNS, lines
             async with started(elsewhere, *join, "--role", "rollout") as node:
                 name = (await node.expect(" joins run demo with ")).split()[1]
                 await node.expect(f"rollout-{name}-0 is ready")
@@ -92,6 +97,11 @@ async def test_a_blocked_loop_and_code_that_a_node_lacks_are_named(tmp_path: Pat
                 assert await node.end() == 0
         up.process.send_signal(signal.SIGTERM)
         assert await up.end() == 0
+
+
+async def page_without_problems(folder: Path) -> str:
+    code, output = await finished(folder, "status")
+    return output if code == 0 and "\n  !  " not in output else ""
 
 
 async def blocked(bus: Bus) -> Status | None:

@@ -19,6 +19,7 @@ import msgspec
 from astraflow.errors import ConfigError
 
 SPARE_BYTES = 64 << 20
+LOCK_NAME = "up.lock"
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +42,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.lock_file = path / "up.lock"
+        self.lock_file = path / LOCK_NAME
         self.config_file = path / "run.toml"
         self.summary_file = path / "summary.json"
         self.logs = path / "logs"

@@ -1,4 +1,4 @@
-"""`astraflow status`: one look at a run, as a struct, as text and as JSON.
+"""`astraflow status`: one look at a run, as a struct and as JSON (as text: `page.py`).
 
 It changes nothing in the run. When no actor has been heard of for seconds it tries whether the server stores anything.
 """
@@ -12,7 +12,6 @@ import msgspec
 from astraflow.actors.base.metrics import TRAIN_STALENESS_MAX, TRAIN_STALENESS_MEAN
 from astraflow.actors.view.history import EvalPoint
 from astraflow.actors.view.run import RunView, Wait
-from astraflow.actors.view.wording import amount, change, clock, counts, duration, weights_sentence
 from astraflow.bus import Bus
 from astraflow.errors import ConfigError
 from astraflow.messages import Event, Member, Metrics
@@ -151,52 +150,3 @@ def to_json(status: Status) -> dict[str, Any]:
     """Plain dicts, lists, strings and numbers under the structs' field names."""
     plain: dict[str, Any] = msgspec.to_builtins(status)
     return plain
-
-
-def render(status: Status) -> str:
-    """A page of text, without colours."""
-    state = status.stop_requested or "running"
-    lines = [f"run {status.run} · {state} · {duration(status.at - status.created_at)} since it was created"]
-    for problem in status.problems:
-        lines.append(f"  !  {problem}")
-    for name, policy in status.policies.items():
-        lines += ["", *_policy_lines(name, policy)]
-    lines += ["", "queues", f"  {counts(status.queues) if any(status.queues.values()) else 'empty'}"]
-    lines += ["", "actors", *(_member_line(member, status.at) for member in status.members)]
-    lines += [f"  {actor:<24} gone" for actor in status.gone]
-    if status.waits:
-        lines += ["", "who waits for whom"]
-        lines += [f"  {w.who} waits for {w.waits_for} ({duration(status.at - w.since)})" for w in status.waits]
-    if status.events:
-        lines += ["", "last events"]
-        lines += [f"  {clock(e.at)} {e.level:<7} {e.actor + ': ' if e.actor else ''}{e.text}" for e in status.events]
-    return "\n".join(lines)
-
-
-def _policy_lines(name: str, policy: PolicyStatus) -> list[str]:
-    head = f"{name}: version {policy.version}" if policy.version or policy.trainable else f"{name}: frozen"
-    if policy.trainable:
-        head = f"{name}: step {policy.step} of {policy.steps_planned} · version {policy.version}"
-    replicas = f"{policy.replicas} replica{'' if policy.replicas == 1 else 's'}"
-    if policy.serving:
-        oldest, newest = policy.serving
-        replicas += f" serving {oldest}" if oldest == newest else f" serving {oldest} to {newest}"
-    lines = [f"{head} · {replicas} · {amount(round(policy.tokens_per_s))} tokens/s"]
-    if policy.reward is not None:
-        lines.append(f"  reward {policy.reward:.2f}, newest")
-    if policy.staleness_mean is not None and policy.staleness_max is not None:
-        lines.append(f"  staleness mean {policy.staleness_mean:.2f}, max {policy.staleness_max:.0f} steps")
-    if sentence := weights_sentence(policy.weights):
-        lines.append(f"  weights {sentence}")
-    for set_name, (first, last) in policy.eval.items():
-        lines.append(f"  {set_name}: correct {change(first.correct, last.correct)} (step {first.step} → {last.step})")
-    if policy.ledger:
-        lines.append(f"  tasks: {counts(policy.ledger)}")
-    lines += [f"  {note.removeprefix(f'{name}: ')}" for note in policy.untrained]
-    return lines
-
-
-def _member_line(member: Member, at: float) -> str:
-    state = member.state.value.replace("_", " ")
-    line = f"  {member.actor:<24} {state:<12} since {duration(at - member.since)}, pid {member.pid} on {member.node}"
-    return f"{line}, stuck in {member.stuck_frame}" if member.stuck_frame else line
