@@ -53,7 +53,7 @@ def _checks(config: RunConfig, where: Where) -> Iterator[Iterator[ConfigError]]:
         yield _check_model(name, policy, where)
         yield _check_room(name, policy, where)
         yield _check_toys(name, policy, where)
-        yield check_sglang(name, policy, where, deterministic=config.run.deterministic)
+        yield check_sglang(name, policy, config, where)
         for check_trainer in (_check_prefetch, _check_warm_up, check_critic, check_loss):
             yield _if_trained(check_trainer, name, policy, where)
         yield _check_weights_stream(name, policy, config, where)

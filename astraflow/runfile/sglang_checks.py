@@ -6,7 +6,7 @@ Whether SGLang knows an argument is for SGLang to say, at its start: versions di
 import re
 from collections.abc import Iterator
 
-from astraflow.config import PolicySection
+from astraflow.config import PolicySection, RunConfig
 from astraflow.errors import ConfigError
 from astraflow.runfile.decode import Where
 
@@ -30,14 +30,14 @@ _OURS = {  # server arguments that the engine gives: what to use instead
 }
 
 
-def check_sglang(name: str, policy: PolicySection, where: Where, *, deterministic: bool) -> Iterator[ConfigError]:
+def check_sglang(name: str, policy: PolicySection, config: RunConfig, where: Where) -> Iterator[ConfigError]:
     """Its mistakes."""
     path, section = ("policies", name, "engine", "sglang"), policy.engine.sglang
     if policy.engine.kind != "sglang":
         if section != type(section)():
             yield where.error(path, f'is given, but engine.kind is "{policy.engine.kind}"; set it to "sglang"')
         return
-    if deterministic:
+    if config.run.deterministic:
         yield where.error(
             ("policies", name, "engine", "kind"),
             'is "sglang", which does not repeat a run to the last bit; use "cpu", or run.deterministic = false',

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from astraflow.algos.tensors import HostTensor
 from astraflow.engines.base import PolicyEngine
@@ -14,7 +15,7 @@ from tests.sglang.live import Pool, PooledEngine, servers
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(900)]
 
 
-@pytest.fixture(scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def pool(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pool]:
     model = tiny_model("llama")
     folder: Path = tmp_path_factory.mktemp("model")
