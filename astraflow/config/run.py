@@ -21,3 +21,4 @@ class RecordSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     keep_episodes: Annotated[bool, doc("keep every episode on the bus, not only what is still needed")] = False
     episode_text: Annotated[bool, doc("write prompts and replies to episodes.jsonl")] = True
+    curve: Annotated[bool, doc("draw reward-curve.png at the end, which takes matplotlib one or two seconds")] = True

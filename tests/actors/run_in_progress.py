@@ -19,7 +19,16 @@ from astraflow.actors.base.metrics import (
 )
 from astraflow.actors.view.run import RunView
 from astraflow.bus import Bus, EmbeddedServer, topology_of
-from astraflow.config import EnvSection, PolicySection, RunConfig, RunSection, SourceSection, TrainerSection, to_json
+from astraflow.config import (
+    EnvSection,
+    PolicySection,
+    RecordSection,
+    RunConfig,
+    RunSection,
+    SourceSection,
+    TrainerSection,
+    to_json,
+)
 from astraflow.messages import (
     Episode,
     Member,
@@ -43,6 +52,7 @@ CONFIG = RunConfig(
     },
     envs={"sums": EnvSection(kind="toy")},
     sources={"train": SourceSection(env="sums")},
+    record=RecordSection(curve=False),
 )
 RECORD = RunRecord(name="demo", incarnation="inc-1", config_json=to_json(CONFIG), created_at=CREATED_AT)
 

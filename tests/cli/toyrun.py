@@ -10,6 +10,9 @@ TOY = """\
 [run]
 name = "demo"
 
+[record]
+curve = false # it takes matplotlib seconds; test_learns and test_recorder have it drawn
+
 [policies.solver]
 model = "toy"
 engine = { kind = "toy" }

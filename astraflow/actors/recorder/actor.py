@@ -268,8 +268,9 @@ def write_results(ctx: ActorContext, facts: BusFacts, *, up_s: float, at: float)
         stop_reason=ctx.stop_reason,
     )
     replace_durably(ctx.folder / SUMMARY_FILE, encode_summary(summary))
-    try:
-        draw_curves(ctx.folder / CURVES_FILE, run=ctx.record.name, history=history, totals=totals)
-    except ImportError as exc:
-        _log.warning("no picture: matplotlib is not installed", extra={"error": str(exc)})
+    if ctx.config.record.curve:
+        try:
+            draw_curves(ctx.folder / CURVES_FILE, run=ctx.record.name, history=history, totals=totals)
+        except ImportError as exc:
+            _log.warning("no picture: matplotlib is not installed", extra={"error": str(exc)})
     return summary
