@@ -35,10 +35,10 @@ two-policies: $(STAMP) ## two tiny models learn together, one answers and one re
 	@$(BIN)/astraflow up examples/two_policies.toml
 
 test: $(STAMP) ## run all tests
-	@$(BIN)/python -m pytest -n 2 --dist worksteal
+	@$(BIN)/python -m pytest -n 3 --dist worksteal
 
 test-fast: $(STAMP) ## run the tests that take less than ten seconds each
-	@$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow'
+	@$(BIN)/python -m pytest -n 3 --dist worksteal -m 'not slow'
 
 MINUTES ?= 10
 SEED ?= 1

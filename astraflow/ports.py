@@ -1,9 +1,37 @@
-"""Ports for servers that we start."""
+"""Ports for servers of our own.
 
+Invariant: none is among those that the kernel gives to outgoing connections. One of those could be taken by any client
+before the server listens, or while it is down: even by the connection that looks for the server, which then reaches
+itself and keeps the port (TCP allows it).
+"""
+
+import errno
+import secrets
 import socket
+from pathlib import Path
+
+TRIES = 50
+FIRST_PORT = 10_000
+OUTGOING_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+FIRST_OUTGOING_PORT = 32_768  # where the system doesn't say
 
 
-def free_port(host: str) -> int:
-    """A port that nobody listens on at this moment."""
-    with socket.create_server((host, 0)) as listener:
-        return int(listener.getsockname()[1])
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port that nobody listens on at this moment. Raises OSError: not an address of ours, or no port is free."""
+    for attempt in range(TRIES):
+        port = FIRST_PORT + secrets.randbelow(_first_outgoing_port() - FIRST_PORT)
+        try:
+            with socket.create_server((host, port)):
+                return port
+        except OSError as exc:
+            if exc.errno != errno.EADDRINUSE or attempt == TRIES - 1:
+                raise
+    raise AssertionError("the last try returns or raises")
+
+
+def _first_outgoing_port() -> int:
+    try:
+        first = int(OUTGOING_PORTS.read_text().split()[0])
+    except (OSError, ValueError, IndexError):  # not Linux
+        return FIRST_OUTGOING_PORT
+    return first if first > FIRST_PORT else FIRST_OUTGOING_PORT

@@ -29,9 +29,9 @@ from astraflow.actors.weights.follower import WeightFollower, follow_heads
 from astraflow.actors.weights.publisher import WeightPublisher
 from astraflow.algos.tensors import HostTensor
 from astraflow.bus import Bus, EmbeddedServer, HubDoor, LeafDoor, topology_of
-from astraflow.bus.server import free_port
 from astraflow.config import EnvSection, PolicySection, RunConfig, RunSection, SourceSection, TrainerSection, to_json
 from astraflow.messages import RunRecord
+from astraflow.ports import free_port
 from benchmarks.thin_link import ThinLink, thin_link
 
 CONFIG = RunConfig(
@@ -59,7 +59,7 @@ async def far_region(
     folder: Path, *, config: RunConfig = CONFIG, delay_s: float = 0.0, bytes_per_s: float = 0.0
 ) -> AsyncIterator[FarRegion]:
     """A run with a second region, whose keeper is at work."""
-    door = free_port("127.0.0.1")
+    door = free_port()
     hub = EmbeddedServer(folder / "hub", leaf=HubDoor(host="127.0.0.1", port=door))
     await hub.start()
     ready = asyncio.Event()

@@ -1,12 +1,33 @@
 """Fixtures that every test folder shares."""
 
+import compileall
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
+import astraflow
 from astraflow.bus import Bus, EmbeddedServer, Topology
+from tests.scheduling import slow_first
 from tests.support import make_topology
+
+# How fast examples are made says something about the machine's other work, nothing about the code.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """With PYTHONDONTWRITEBYTECODE, as in many containers, every child process would compile the package anew."""
+    if not hasattr(config, "workerinput"):
+        compileall.compile_dir(Path(astraflow.__file__).parent, quiet=2)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    if workers > 1:
+        items[:] = slow_first(items, lambda item: item.get_closest_marker("slow") is not None, workers=workers)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ a new session and a new epoch, and `on_connect` has run in it before anybody get
 """
 
 import asyncio
+import importlib
 import logging
 import random
 from collections.abc import Awaitable, Callable
@@ -87,6 +88,8 @@ class Link:
     async def start(self) -> None:
         """The first connection. Raises BusError with the next step if there is none within connect_timeout_s."""
         reason: BusError | None = None
+        # The import can take seconds on a busy machine, which say nothing about the server.
+        await asyncio.to_thread(importlib.import_module, "nats.aio.client")
         try:
             async with asyncio.timeout(self.options.connect_timeout_s):
                 while self._session is None:

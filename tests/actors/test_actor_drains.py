@@ -12,7 +12,7 @@ from astraflow.actors.node.orders import order_drain
 from astraflow.bus import EmbeddedServer
 from tests.actors.contexts import CONFIG, context
 from tests.cli.test_node import CONNECTION
-from tests.support import eventually
+from tests.support import LIMIT_S, eventually
 
 
 @pytest.mark.parametrize("target", ["rollout-hand-0", "local"])
@@ -28,14 +28,14 @@ async def test_an_actor_without_a_node_hears_an_order_to_it_or_to_its_node(
 
         async with asyncio.TaskGroup() as group:
             group.create_task(follow_drains(ctx))
-            await eventually(heard, within_s=60)
+            await eventually(heard)
         assert ctx.stop_reason == "drain"
 
 
 async def test_an_order_from_before_its_start_is_not_for_it(nats_server: EmbeddedServer, tmp_path: Path) -> None:
     async with context(nats_server, tmp_path, role="rollout", name="rollout-hand-0") as ctx:
         await order_drain(ctx.bus, "rollout-hand-0", by="yesterday")
-        async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as group:
             following = group.create_task(follow_drains(ctx))
             async for update in ctx.bus.kv_watch("drain."):  # a second watcher has caught up: so has the first, soon
                 if not update.key:

@@ -15,7 +15,7 @@ from astraflow.config import RunConfig, RunSection
 from astraflow.messages import ChunkKind, Event, GenCancel, Sampling, Task
 from tests.actors.contexts import CONFIG
 from tests.actors.test_policy import Asker, publish, replica, slow
-from tests.support import eventually, make_task
+from tests.support import LIMIT_S, eventually, make_task
 
 
 class Recorder:
@@ -62,7 +62,7 @@ async def test_rounds_are_the_same_in_any_order_with_turns_policies_and_failures
     client = Recorder()
     gate = CohortGate(client, name="x", patience_s=60, tell=never)
     asks = {0: "ss", 1: "sv", 2: "v", 3: ""}  # 3 fails before it asks
-    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as group:
         for member in order:
             group.create_task(play(gate, member, asks[member], size=4))
     assert client.rounds() == {
@@ -76,7 +76,7 @@ async def test_rounds_are_the_same_in_any_order_with_turns_policies_and_failures
 async def test_a_cohort_goes_on_without_tasks_that_never_come_and_says_so() -> None:
     client, told = Recorder(), asyncio.Queue[str]()
     gate = CohortGate(client, name="x", patience_s=0.1, tell=told.put)
-    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as group:
         for member in range(2):
             group.create_task(play(gate, member, "s", size=3))
     assert client.rounds() == {"s c#0@x 2": ["t0#0", "t1#0"]}
@@ -87,7 +87,7 @@ async def test_a_cohort_goes_on_without_tasks_that_never_come_and_says_so() -> N
 async def test_a_cancelled_episode_is_not_waited_for() -> None:
     client = Recorder()
     gate = CohortGate(client, name="x", patience_s=60, tell=never)
-    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as group:
         gone = group.create_task(play(gate, 0, "s", size=2))
         await asyncio.sleep(0)
         gone.cancel()
@@ -132,7 +132,7 @@ async def test_a_request_that_never_comes_is_not_waited_for_for_ever(
     config = deterministic(ack_wait_s=0.5)
     async with replica(nats_server, tmp_path, config) as (ctx, _), Asker.open(ctx.bus) as asker:
         await asker.ask("a", **TOGETHER)
-        await eventually(lambda: asker.finished("a"), within_s=10)
+        await eventually(lambda: asker.finished("a"))
         events = [entry.message async for entry in ctx.bus.read_log(ctx.bus.topology.events, follow=False)]
         assert [event.name for event in events if isinstance(event, Event)] == ["not-repeatable"]
 

@@ -16,7 +16,7 @@ from astraflow.bus import Bus, EmbeddedServer
 from astraflow.errors import EngineError
 from astraflow.messages import ChunkKind, GenCancel, GenChunk, GenRequest, Sampling, VersionSpan, array_of
 from tests.actors.contexts import context, with_bus
-from tests.support import eventually
+from tests.support import LIMIT_S, eventually
 
 
 class Peer:
@@ -119,7 +119,7 @@ async def test_the_first_replica_that_accepts_owns_the_attempt_and_the_other_is_
             await owner.say(request, ChunkKind.ACCEPTED)
             await other.say(request, ChunkKind.ACCEPTED)
             await other.tokens(request, 0, 99, end="stop")
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(LIMIT_S):
                 cancel = (await anext(aiter(cancels))).message
             assert cancel == GenCancel(request_id=request.id, attempt=0, replica="b")
             await owner.tokens(request, 0, 10, end="stop")
@@ -175,7 +175,7 @@ async def test_a_cancelled_call_is_cancelled_at_the_replica(nats_server: Embedde
         async with asked(ctx) as answer:
             request = await Peer(ctx.bus, "a").next_request()
             answer.cancel()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(LIMIT_S):
             cancel = (await anext(aiter(cancels))).message
         assert cancel == GenCancel(request_id=request.id, attempt=0)
 

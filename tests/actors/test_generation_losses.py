@@ -14,7 +14,7 @@ from astraflow.messages import ChunkKind, GenCancel, GenRequest, Sampling, array
 from tests.actors.contexts import context
 from tests.actors.test_generation import CALL, Peer, asked
 from tests.actors.test_policy import Asker, replica, slow
-from tests.support import eventually, kill
+from tests.support import AT_ONCE_S, LIMIT_S, eventually, kill
 
 
 async def test_two_calls_with_the_same_id_are_two_requests(nats_server: EmbeddedServer, tmp_path: Path) -> None:
@@ -28,7 +28,7 @@ async def test_two_calls_with_the_same_id_are_two_requests(nats_server: Embedded
         for request in [await peer.next_request(), await peer.next_request()]:
             await peer.say(request, ChunkKind.ACCEPTED)
             await peer.tokens(request, 0, 10, 11, end="stop")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(LIMIT_S):
             assert [(await answer).tokens.tolist() for answer in answers] == [[10, 11], [10, 11]]
 
 
@@ -38,7 +38,7 @@ async def test_a_lost_accepted_loses_nothing(nats_server: EmbeddedServer, tmp_pa
         request = await peer.next_request()
         await peer.tokens(request, 0, 10)
         await peer.tokens(request, 1, 11, end="stop")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(LIMIT_S):
             done = await answer
         assert (done.tokens.tolist(), done.attempts) == ([10, 11], 1)
 
@@ -49,7 +49,7 @@ async def test_a_request_that_was_taken_without_a_word_is_sent_again(
     async with context(nats_server, tmp_path, role="rollout") as ctx, asked(ctx) as answer:
         peer = Peer(ctx.bus, "a")
         await peer.next_request()  # all that it says of it is lost
-        async with asyncio.timeout(10):  # the TTL is 20 s
+        async with asyncio.timeout(AT_ONCE_S):  # the TTL is 20 s
             again = await peer.next_request()
             assert again.attempt == 1
             await peer.tokens(again, 0, 10, end="stop")
@@ -63,7 +63,7 @@ async def test_a_chunk_that_comes_twice_changes_nothing(nats_server: EmbeddedSer
         for position in (0, 0, 1, 0, 1):
             await peer.tokens(request, position, 10 + position)
         await peer.tokens(request, 2, 12, end="stop")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(LIMIT_S):
             done = await answer
         assert (done.tokens.tolist(), done.attempts) == ([10, 11, 12], 1)
 
@@ -74,7 +74,7 @@ async def test_an_end_without_tokens_is_an_end(nats_server: EmbeddedServer, tmp_
         request = await peer.next_request()
         await peer.tokens(request, 0, 10)
         await peer.tokens(request, 1, end="stop")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(LIMIT_S):
             done = await answer
         assert (done.tokens.tolist(), done.finish_reason, done.attempts) == ([10], "stop", 1)
 
@@ -121,7 +121,7 @@ async def test_requests_that_a_restarted_server_forgot_are_sent_again_at_once(tm
         await eventually(lambda: _queued(ctx.bus))
         await kill(server)
         await again.start()
-        async with asyncio.timeout(10):  # the TTL is 20 s
+        async with asyncio.timeout(AT_ONCE_S):  # the TTL is 20 s
             peer = Peer(ctx.bus, "a")
             request = await peer.next_request()
             assert request.attempt == 1
@@ -146,7 +146,7 @@ async def test_a_loop_of_our_own_that_was_blocked_is_no_replicas_silence(
         await peer.tokens(request, 1, 11)
         time.sleep(4 * ctx.config.bus.silence_s)  # noqa: ASYNC251 - what is tested
         await peer.tokens(request, 2, 12, end="stop")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(LIMIT_S):
             done = await answer
         assert (done.tokens.tolist(), done.attempts) == ([10, 11, 12], 1)
 

@@ -14,7 +14,7 @@ import uvloop
 from astraflow.actors.base.heartbeat import Heartbeat, LoopClock
 from astraflow.bus import EmbeddedServer
 from tests.actors.contexts import context, with_bus
-from tests.support import eventually, kill
+from tests.support import LIMIT_S, eventually, kill
 
 
 async def test_a_heartbeat_outlives_an_outage_that_is_longer_than_its_patience(tmp_path: Path) -> None:
@@ -32,10 +32,10 @@ async def test_a_heartbeat_outlives_an_outage_that_is_longer_than_its_patience(t
         async with Heartbeat(ctx, server.options, tell=told.append):
             await eventually(lambda: heard(1))
             await kill(server)
-            await eventually(lambda: told, within_s=20)
+            await eventually(lambda: told)
             ctx.gauge("round", 2)
             await again.start()
-            await eventually(lambda: heard(2), within_s=20)
+            await eventually(lambda: heard(2))
             await eventually(lambda: len(told) == 2)
             assert told[0].startswith("nats-server stores nothing: ")
             assert told[1] == "nats-server stores again"
@@ -68,7 +68,7 @@ async def frames_of_a_loop() -> tuple[str, str]:
         loop.call_soon_threadsafe(done.set)
 
     def seen(wanted: Callable[[str], bool]) -> str:
-        until = time.monotonic() + 10
+        until = time.monotonic() + LIMIT_S
         while not wanted(frame := clock.stuck_frame()) and time.monotonic() < until:
             time.sleep(0.001)
         return frame

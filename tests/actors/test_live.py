@@ -14,6 +14,7 @@ from astraflow.actors.view.plain import eval_line, event_line, member_line, step
 from astraflow.actors.view.run import RunView
 from astraflow.messages import Event, MemberState, Metrics, Progress
 from tests.actors.run_in_progress import CREATED_AT, evaluation, everybody, member, running_bus, train, view_of
+from tests.support import LIMIT_S
 
 AT = CREATED_AT + 252
 
@@ -30,7 +31,7 @@ class Screen(io.StringIO):
         return super().write(text)
 
     async def until(self, shown: Callable[[str], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIMIT_S):
             while not shown(self.getvalue()):
                 self._written.clear()
                 await self._written.wait()

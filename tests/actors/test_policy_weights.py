@@ -17,7 +17,7 @@ from astraflow.messages import Event, Head, MemberState
 from tests.actors import test_weights as weights
 from tests.actors.contexts import context
 from tests.actors.test_policy import Asker, publish, replica
-from tests.support import eventually
+from tests.support import LIMIT_S, eventually
 
 
 async def events(bus: Bus, name: str) -> list[Event]:
@@ -42,7 +42,7 @@ async def test_an_actor_is_stopped_while_it_waits_for_the_first_weights(
         actor = group.create_task(role.run(ctx))  # type: ignore[attr-defined]
         await eventually(lambda: ctx.member().waits_for)
         ctx.stop("drain")
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(LIMIT_S):
             await actor
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from astraflow.actors.base.processes import has_ended, own_process, process_of, until_ended
+from tests.support import LIMIT_S
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def test_what_names_no_process_counts_as_alive(name: str) -> None:
 
 
 async def test_its_end_is_told_when_it_comes(child: subprocess.Popen[bytes]) -> None:
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as group:
         waiting = group.create_task(until_ended(process_of(child.pid)))
         await asyncio.sleep(0)
         assert not waiting.done()

@@ -41,7 +41,7 @@ async def test_weights_are_exact_and_the_mirror_keeps_what_the_hub_keeps(tmp_pat
             assert bytes(follower.shadow.tensors["weight"].data) == bytes(tensors["weight"].data)
         await heads.aclose()
 
-        await eventually(lambda: _as_long(far), within_s=30)
+        await eventually(lambda: _as_long(far))
         assert (await far.here.log_state(far.here.topology.weights("solver"))).first_sequence > 1
 
 
@@ -57,7 +57,7 @@ async def test_tasks_come_as_there_are_slots_and_records_settle_them(tmp_path: P
         for number in range(20):
             await home.publish(there.task("game"), make_task(f"t{number}", "game"), msg_id=f"t{number}")
         await arrive(far.here)
-        await eventually(lambda: _depth(far.here, 2 * SLOTS), within_s=30)
+        await eventually(lambda: _depth(far.here, 2 * SLOTS))
         assert (await home.undelivered())["task.game"] == 20 - 2 * SLOTS
 
         async with far.here.queue(here.tasks, here.task_consumer("game")) as queue:
@@ -65,7 +65,7 @@ async def test_tasks_come_as_there_are_slots_and_records_settle_them(tmp_path: P
             episode = make_episode(task.message.id, "game", prompt=SPLIT)
             await far.here.publish(here.episode("game"), episode, msg_id=f"{task.message.id}@0")
             await task.ack()
-        await eventually(lambda: _waiting(home, 19), within_s=30)  # acked there: 20 were queued
+        await eventually(lambda: _waiting(home, 19))  # acked there: 20 were queued
         entries = [entry async for entry in home.read_log(there.episodes, follow=False)]
         assert [(entry.message, entry.envelope.producer) for entry in entries] == [(episode, "far")]
         assert (await far.here.log_state(here.episodes)).messages == 0
@@ -84,7 +84,7 @@ async def test_tasks_of_a_region_that_was_left_are_others_again(tmp_path: Path) 
         home, there = far.hub.bus, far.hub.bus.topology
         await home.publish(there.task("game"), make_task("t", "game"), msg_id="t")
         await arrive(far.here)
-        await eventually(lambda: _depth(far.here, 1), within_s=30)
+        await eventually(lambda: _depth(far.here, 1))
         async with home.queue(there.tasks, there.task_consumer("game")) as queue:
             (task,) = await queue.fetch(1)  # nobody renews those members' records
             assert task.message.id == "t"
@@ -107,7 +107,7 @@ async def test_a_leaf_server_that_is_killed_and_started_again_goes_on(tmp_path: 
         assert await find_homes(far.leaf.options) == {}
         await far.leaf.start()
         await far.here.publish(far.here.topology.episode("game"), make_episode("after", "game"), msg_id="after@0")
-        await eventually(lambda: _recorded(far.hub.bus, {"before", "after"}), within_s=30)
+        await eventually(lambda: _recorded(far.hub.bus, {"before", "after"}))
 
 
 async def _recorded(home: Bus, tasks: set[str]) -> bool:

@@ -10,6 +10,7 @@ from astraflow.actors.policy.reply_stream import FLUSH_TOKENS, ReplyStream
 from astraflow.bus import Bus
 from astraflow.engines.base import TokenChunk
 from astraflow.messages import ChunkKind, GenChunk, GenRequest, Sampling, VersionSpan, array_of
+from tests.support import LIMIT_S
 
 
 def request_of(bus: Bus) -> GenRequest:
@@ -32,7 +33,7 @@ def chunk_of(first: int, count: int, finish_reason: str = "") -> TokenChunk:
 async def sent(bus: Bus, chunks: list[TokenChunk]) -> list[GenChunk]:
     """What a requester gets for an engine's chunks, up to the one with the finish_reason."""
     request, messages = request_of(bus), []
-    async with bus.subscribe_core(request.reply_subject) as replies, asyncio.timeout(10):
+    async with bus.subscribe_core(request.reply_subject) as replies, asyncio.timeout(LIMIT_S):
         stream = ReplyStream(bus, request, "replica")
         for chunk in chunks:
             await stream.add(chunk)

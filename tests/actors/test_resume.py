@@ -119,10 +119,10 @@ async def test_a_frozen_policy_whose_weights_were_damaged_says_what_to_do_and_th
         (version,) = await retained(ctx.bus, "solver")
         await damage(ctx.bus, version.manifest.parts[0], epoch=1)
         serving = group.create_task(policy.run(replica))
-        await eventually(lambda: "start its trainer again" in replica.last_error, within_s=20)
+        await eventually(lambda: "start its trainer again" in replica.last_error)
         assert "is damaged" in replica.last_error
         await publish_frozen(ctx, epoch=2)
-        await eventually(lambda: replica.state is MemberState.READY, within_s=20)
+        await eventually(lambda: replica.state is MemberState.READY)
         assert await fault_of_newest(ctx.bus, "solver") == ""
         replica.stop("drain")
         await serving

@@ -25,7 +25,7 @@ from astraflow.errors import BudgetError
 from astraflow.messages import Episode, Event, GroupClosed, Reason, Task, VersionSpan
 from astraflow.models.tokenizer import ToyTokenizer
 from tests.actors.contexts import CONFIG, context
-from tests.support import eventually, make_task
+from tests.support import LIMIT_S, eventually, make_task
 
 PROMPT = np.array([1, 2, 3], np.int32)
 
@@ -143,7 +143,7 @@ async def test_whatever_an_environment_does_is_one_episode(
 ) -> None:
     async with context(nats_server, tmp_path, role="rollout") as ctx, pool_of(ctx, Env(end)):
         await publish(ctx, task())
-        await eventually(lambda: settled(ctx), within_s=20)
+        await eventually(lambda: settled(ctx))
         (episode,) = await episodes(ctx)
         assert episode.reason is reason
         assert error in episode.error
@@ -212,7 +212,7 @@ async def test_a_pool_takes_no_more_than_its_slots_and_one_per_queue(
             await eventually(lambda: _depths(ctx, 41))
             assert ctx.gauges["rollout.running"] <= 9
             env.going.set()
-            await eventually(lambda: settled(ctx), within_s=10)
+            await eventually(lambda: settled(ctx))
         assert len(await episodes(ctx)) == 41
 
 
@@ -229,7 +229,7 @@ async def test_a_task_that_was_redelivered_a_thousand_times_ends_as_poison_besid
         async with pool_of(ctx, env):
             await publish(ctx, task(1))
             await publish(ctx, task(2), evaluation=True)
-            await eventually(lambda: settled(ctx), within_s=20)
+            await eventually(lambda: settled(ctx))
         found = {each.task_id: each for each in await episodes(ctx)}
         assert {name: each.reason for name, each in found.items()} == {
             task(0).id: Reason.INFRA, task(1).id: Reason.OK, task(2).id: Reason.OK,
@@ -253,20 +253,20 @@ async def test_evaluation_has_its_share_of_a_busy_pool_and_all_of_an_idle_one(
     env = Held(outcome())
     async with context(nats_server, tmp_path, role="rollout", config=config) as ctx, pool_of(ctx, env) as pool:
         await publish(ctx, *[task(number, eval_set="held") for number in range(3)], evaluation=True)
-        await eventually(lambda: env.played == 3, within_s=20)  # above its share: no training task waits
+        await eventually(lambda: env.played == 3)  # above its share: no training task waits
         await publish(ctx, *[task(100 + number) for number in range(40)])
-        await eventually(lambda: env.played == 8, within_s=20)
+        await eventually(lambda: env.played == 8)
         await publish(ctx, *[task(200 + number, eval_set="held") for number in range(40)], evaluation=True)
         seen = []
         for ended in range(1, 25):
             leave.release()
-            await eventually(lambda: env.played == 8 + ended, within_s=20)  # noqa: B023
+            await eventually(lambda: env.played == 8 + ended)  # noqa: B023
             seen.append(pool.sharing.evaluating)
         assert max(seen) <= 3, "its two slots, and one that it had asked for while the pool was idle"
         assert min(seen[-8:]) >= 1, "evaluation stands still"
         for _ in range(80):
             leave.release()
-        await eventually(lambda: settled(ctx), within_s=20)
+        await eventually(lambda: settled(ctx))
 
 
 async def _depths(ctx: ActorContext, total: int) -> bool:
@@ -305,7 +305,7 @@ async def test_what_is_taken_and_not_begun_at_the_end_is_redelivered_at_once(
                     raise _Stop
             except* _Stop:
                 assert begun == []
-        async with ctx.bus.queue(tasks, consumer) as queue, asyncio.timeout(5):
+        async with ctx.bus.queue(tasks, consumer) as queue, asyncio.timeout(LIMIT_S):
             again: list[Delivery] = []
             while len(again) < 3:
                 again += await queue.fetch(3)
@@ -346,14 +346,14 @@ async def test_tasks_of_a_closed_group_end_as_cancelled_played_or_not(
         async with pool_of(ctx, env) as pool, asyncio.TaskGroup() as group:
             watching = group.create_task(pool.needed.watch(ctx.bus))
             await publish(ctx, group_task(0, 0), group_task(1, 0))
-            await eventually(lambda: env.played == 2, within_s=20)
+            await eventually(lambda: env.played == 2)
             await ctx.bus.kv_put("closed.game.0.0", GroupClosed(group_id="inc/game/0/0", reason="redundant"), ttl_s=60)
-            await eventually(lambda: episodes_by_id(ctx), within_s=20)
+            await eventually(lambda: episodes_by_id(ctx))
             await publish(ctx, group_task(0, 1))  # it was still in the queue
-            await eventually(lambda: has(ctx, 2), within_s=20)
+            await eventually(lambda: has(ctx, 2))
             assert env.played == 2, "nothing of a closed group is begun"
             env.going.set()
-            await eventually(lambda: settled(ctx), within_s=20)
+            await eventually(lambda: settled(ctx))
             watching.cancel()
         found = await episodes_by_id(ctx)
         assert {name: each.reason for name, each in found.items()} == {

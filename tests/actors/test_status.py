@@ -25,6 +25,7 @@ from tests.actors.run_in_progress import (
     train,
     view_of,
 )
+from tests.support import LIMIT_S
 
 AT = CREATED_AT + 100
 
@@ -239,7 +240,7 @@ async def test_status_reads_a_whole_run_from_the_bus(tmp_path: Path) -> None:
 
 
 async def test_a_member_whose_record_expired_is_gone(tmp_path: Path) -> None:
-    async with running_bus(tmp_path) as (server, bus), asyncio.timeout(20):
+    async with running_bus(tmp_path) as (server, bus), asyncio.timeout(LIMIT_S):
         for one in everybody():
             await bus.kv_put(f"member.{one.actor}", one, ttl_s=1 if one.role == "rollout" else None)
         async with Bus.connect(server.options, topology_of(CONFIG), producer="rollout-n-0") as rollout:

@@ -106,23 +106,23 @@ async def test_a_replica_that_cannot_use_a_version_gets_one_full_also_with_a_rol
 
         await publish_as(0)
         serving = group.create_task(policy.run(ctx))
-        await eventually(lambda: ctx.state is MemberState.READY, within_s=30)
+        await eventually(lambda: ctx.state is MemberState.READY)
         await publish_as(1)
 
         async def refused_twice() -> bool:
             return len(await texts(trainer.bus, "version-refused")) == 2
 
-        await eventually(refused_twice, within_s=30)
+        await eventually(refused_twice)
         assert ctx.gauges.get("policy.version", 0) == 0
         requests = group.create_task(Publishing(trainer, publisher).answer_requests())
-        await eventually(lambda: ctx.member().gauges.get("policy.version") == 1, within_s=30)
+        await eventually(lambda: ctx.member().gauges.get("policy.version") == 1)
         assert POLICY_WANTS_FULL not in ctx.member().gauges
         first, second = await texts(trainer.bus, "version-refused")
         assert sentence in first
         assert second.endswith("the old version serves; another full is asked for")
         assert len(await texts(trainer.bus, "full-again")) == 1
         await publish_as(2)
-        await eventually(lambda: ctx.member().gauges.get("policy.version") == 2, within_s=30)
+        await eventually(lambda: ctx.member().gauges.get("policy.version") == 2)
         kinds = await weights.kinds(trainer.bus)
         assert [number for number, _ in kinds][-1] == 2
         assert (1, VersionKind.FULL) in kinds
@@ -145,7 +145,7 @@ async def test_a_newcomer_whose_full_is_gone_gets_another_one(nats_server: Embed
         await ctx.bus.purge(ctx.bus.topology.weights("solver"), below_sequence=10**6, subject=subject)
         requests = group.create_task(Publishing(trainer, publisher).answer_requests())
         serving = group.create_task(policy.run(ctx))
-        await eventually(lambda: ctx.state is MemberState.READY, within_s=30)
+        await eventually(lambda: ctx.state is MemberState.READY)
         ctx.stop("drain")
         await serving
         requests.cancel()
@@ -247,7 +247,7 @@ async def test_a_publish_that_finds_no_room_is_told_and_training_and_the_head_go
             await fill()
         await publishing.start(job(1), group)
         await publishing.start(job(2), group)  # not held up by version 1, which can't be stored
-        await eventually(lambda: "version 2 of solver is not published" in ctx.last_error, within_s=20)
+        await eventually(lambda: "version 2 of solver is not published" in ctx.last_error)
         head = await weights.head_of(ctx.bus)
         assert head.version == 0
         assert await texts(ctx.bus, "publish-failed")

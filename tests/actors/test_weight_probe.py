@@ -65,7 +65,7 @@ async def test_a_replica_under_load_is_the_trainer_s_model_after_each_of_50_vers
 
         await publish(0)
         serving = group.create_task(policy.run(ctx))
-        await eventually(lambda: ctx.state is MemberState.READY, within_s=60)
+        await eventually(lambda: ctx.state is MemberState.READY)
         answers: list[list[float]] = []
         for number in range(1, VERSIONS + 1):
             report = await asyncio.to_thread(trained.step, batch(number))
@@ -75,7 +75,7 @@ async def test_a_replica_under_load_is_the_trainer_s_model_after_each_of_50_vers
             await asker.ask(
                 f"probe-{number}", sampling=GREEDY, min_version=number, prompt_tokens=array_of(PROMPT, "i4")
             )
-            await eventually(lambda: asker.finished(f"probe-{number}"), within_s=60)  # noqa: B023 - awaited here
+            await eventually(lambda: asker.finished(f"probe-{number}"))  # noqa: B023 - awaited here
             tokens, logprobs = await asyncio.to_thread(greedy, trained, reference)
             assert asker.tokens(f"probe-{number}") == tokens, f"version {number}"
             found = [c.logprobs.numpy() for c in asker.chunks if c.request_id == f"probe-{number}" and c.logprobs]
@@ -84,7 +84,7 @@ async def test_a_replica_under_load_is_the_trainer_s_model_after_each_of_50_vers
             answers.append(logprobs)
         seen = []
         for number in range(1, VERSIONS + 1):
-            await eventually(lambda: asker.finished(f"load-{number}"), within_s=60)  # noqa: B023
+            await eventually(lambda: asker.finished(f"load-{number}"))  # noqa: B023
             spans = [s for c in asker.chunks if c.request_id == f"load-{number}" for s in c.versions]
             versions = [span.version for span in spans]
             assert [span.start for span in spans] == [0, *(span.end for span in spans[:-1])]

@@ -69,7 +69,7 @@ def test_metrics_tell_what_was_skipped_replayed_and_how_likely_the_selector_skip
     assert told[-1]["dataflow.select.train.p_hard"] >= 0.05
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_all_algorithms_together_keep_every_promise_whatever_happens(seed: int) -> None:
     world = World(everything(), sizes={"math": None, "solo": 40}, seed=seed)

@@ -69,7 +69,7 @@ def expected() -> tuple[list[Decision], list[SampleBatch]]:
     return content(play(0))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_the_order_of_arrivals_changes_nothing(seed: int) -> None:
     assert content(play(seed)) == expected()
@@ -103,7 +103,7 @@ def test_a_cohort_is_issued_whole_and_alone() -> None:
     assert evaluated == [0, 2, 4]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 2**32 - 1), crash_every=st.integers(1, 20))
 def test_a_crash_in_between_changes_nothing(seed: int, crash_every: int) -> None:
     assert content(play(seed, crash_every=crash_every)) == expected()

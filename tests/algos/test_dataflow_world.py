@@ -86,7 +86,7 @@ def two_policies(**changes: object) -> RunConfig:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 2**32 - 1), order=st.sampled_from(["edf", "fifo"]), steps=st.integers(0, 250))
 def test_promises_hold_through_faults_and_crashes(seed: int, order: str, steps: int) -> None:
     world = World(two_policies(order=order), seed=seed)
@@ -101,7 +101,7 @@ def test_promises_hold_through_faults_and_crashes(seed: int, order: str, steps: 
         assert world.trainers[policy].step == world.trainers[policy].steps
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_accept_all_emits_every_id_of_a_finite_list_once_whatever_crashes(seed: int) -> None:
     config = config_of(

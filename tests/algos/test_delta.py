@@ -31,7 +31,6 @@ def shadow_of(model: Model, version: int = 1) -> Shadow:
 
 
 @given(models())
-@settings(deadline=None)
 def test_applying_a_delta_gives_the_new_version_to_the_last_bit(chain: list[Model]) -> None:
     base, new = chain
     delta = encoded(base, new)
@@ -105,7 +104,7 @@ def test_versions_with_different_tensors_are_not_encoded() -> None:
 
 
 @given(models(versions=4))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_a_merged_delta_equals_the_chain(chain: list[Model]) -> None:
     updates = [
         decode(encoded(before, after, version).payload, before)

@@ -4,7 +4,7 @@ import asyncio
 
 from astraflow.bus import Bus, EmbeddedServer, Topology
 from astraflow.messages import ChunkKind, GenCancel, GenChunk, array_of
-from tests.support import eventually, kill
+from tests.support import AT_ONCE_S, eventually, kill
 
 
 def _chunk(position: int) -> GenChunk:
@@ -57,7 +57,7 @@ async def test_without_a_connection_chunks_are_counted_not_queued(
 ) -> None:
     await kill(nats_server)
     await eventually(lambda: not bus.connected.is_set())
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(AT_ONCE_S):
         await bus.publish_core(topology.gen_cancel("solver"), GenCancel(request_id="lost"))
     assert bus.counters["core.unsent"] == 1
 

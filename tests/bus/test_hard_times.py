@@ -14,7 +14,7 @@ from astraflow.background import Background
 from astraflow.bus import Bus, BusOptions, EmbeddedServer, Topology
 from astraflow.errors import BusError, ConfigError, MessageError
 from astraflow.messages import Head, Ledger, SampleBatch
-from tests.support import eventually, kill, make_episode, make_task, make_topology, server_with
+from tests.support import LIMIT_S, eventually, kill, make_episode, make_task, make_topology, server_with
 
 CLIENTS = 100
 
@@ -85,7 +85,7 @@ async def test_a_max_payload_that_is_too_small_is_a_sentence(tmp_path: Path, top
 async def test_after_a_restart_a_hundred_clients_come_back_and_streams_are_there_once(
     bus: Bus, topology: Topology, nats_server: EmbeddedServer
 ) -> None:
-    async with asyncio.TaskGroup() as group, asyncio.timeout(60):
+    async with asyncio.TaskGroup() as group, asyncio.timeout(LIMIT_S):
         connected, over = asyncio.Semaphore(0), asyncio.Event()
         buses: list[Bus] = []
 
@@ -101,9 +101,9 @@ async def test_after_a_restart_a_hundred_clients_come_back_and_streams_are_there
         for _ in range(CLIENTS):
             await connected.acquire()
         await kill(nats_server)
-        await eventually(lambda: not any(bus.connected.is_set() for bus in buses), within_s=20)
+        await eventually(lambda: not any(bus.connected.is_set() for bus in buses))
         await nats_server.start()
-        await eventually(lambda: all(bus.connected.is_set() for bus in buses), within_s=40)
+        await eventually(lambda: all(bus.connected.is_set() for bus in buses))
         async with asyncio.TaskGroup() as publishing:
             for bus in buses:
                 publish = bus.publish(topology.episode("math"), make_episode(), msg_id=bus.producer)
@@ -137,7 +137,7 @@ async def test_a_reader_that_stops_reading_is_cut_off_alone_and_comes_back(tmp_p
                     await fast.publish_core(subject, make_episode("after"))
                     await asyncio.sleep(0.05)
 
-            async with asyncio.timeout(60), Background() as background:
+            async with asyncio.timeout(LIMIT_S), Background() as background:
                 background.start(say_after())
                 while (await anext(feed)).message.task_id != "after":
                     pass
@@ -161,7 +161,7 @@ async def test_a_watch_that_the_server_forgot_misses_nothing(bus: Bus) -> None:
     for version in range(1, 4):
         await put(version)
     seen: set[int] = set()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(LIMIT_S):
         while not {1, 2, 3} <= seen:
             seen.add((await anext(watch)).message.version)
     await watch.aclose()

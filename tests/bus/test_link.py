@@ -13,7 +13,7 @@ from astraflow.background import Background, in_parallel
 from astraflow.bus import Bus, BusOptions, EmbeddedServer, Topology
 from astraflow.bus.window import Window
 from astraflow.errors import BusError
-from tests.support import eventually, make_episode, server_with
+from tests.support import AT_ONCE_S, LIMIT_S, eventually, make_episode, server_with
 
 
 async def test_a_client_that_the_server_closed_for_good_is_replaced(bus: Bus, topology: Topology) -> None:
@@ -32,7 +32,7 @@ async def test_a_frozen_server_is_noticed_and_work_goes_on(
             publish = group.create_task(
                 bus.publish(topology.episode("math"), make_episode(), msg_id="a", deadline_s=None)
             )
-            await eventually(lambda: not bus.connected.is_set(), within_s=10)
+            await eventually(lambda: not bus.connected.is_set())
             os.kill(nats_server.pid, signal.SIGCONT)
         assert publish.result().sequence == 1
         assert (await bus.log_state(topology.episodes)).messages == 1  # the frozen try and the retry are one
@@ -63,13 +63,13 @@ async def test_errors_of_the_block_pass_unwrapped(nats_server: EmbeddedServer, t
 async def test_after_the_block_everything_fails_at_once(nats_server: EmbeddedServer, topology: Topology) -> None:
     async with Bus.connect(nats_server.options, topology, producer="test") as bus:
         await bus.ensure()
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(AT_ONCE_S):
         with pytest.raises(BusError, match="closed"):
             await bus.publish(topology.episode("math"), make_episode(), msg_id="a")
 
 
 async def test_leaving_while_the_server_is_down_is_quick(nats_server: EmbeddedServer, topology: Topology) -> None:
-    async with asyncio.timeout(5), Bus.connect(nats_server.options, topology, producer="test") as bus:
+    async with asyncio.timeout(LIMIT_S), Bus.connect(nats_server.options, topology, producer="test") as bus:
         await bus.ensure()
         await nats_server.stop()
         await eventually(lambda: not bus.connected.is_set())
@@ -120,7 +120,7 @@ async def test_the_window_bounds_bytes_and_survives_cancelled_waiters() -> None:
         tasks[1].cancel()
         tasks[4].cancel()
     assert most <= 10
-    async with asyncio.timeout(1), window.hold(100):  # alone, more than the window
+    async with asyncio.timeout(AT_ONCE_S), window.hold(100):  # alone, more than the window
         pass
 
 

@@ -8,7 +8,7 @@ import pytest
 from astraflow.bus import Bus, Cursor, EmbeddedServer, LogEntry, Topology
 from astraflow.errors import BusError, CursorError
 from astraflow.messages import encode
-from tests.support import eventually, kill, make_episode, make_task, make_topology
+from tests.support import AT_ONCE_S, eventually, kill, make_episode, make_task, make_topology
 
 
 async def _append(bus: Bus, numbers: range, env: str = "math") -> None:
@@ -155,7 +155,7 @@ async def test_a_reader_goes_on_after_kill_9_of_the_server(
         await kill(nats_server)
         await nats_server.start()
         await _append(bus, range(number, number + 1))
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(AT_ONCE_S):
             seen.append((await anext(entries)).message.task_id)
     seen.append((await anext(entries)).message.task_id)
     assert seen == ["0", "1", "2", "3", "4"]
@@ -170,7 +170,7 @@ async def test_a_reader_goes_on_when_its_consumer_is_deleted(bus: Bus, topology:
     for name in (await session.api(f"CONSUMER.NAMES.{topology.episodes}"))["consumers"]:
         await session.api(f"CONSUMER.DELETE.{topology.episodes}.{name}")
     await _append(bus, range(1, 3))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(AT_ONCE_S):
         assert [(await anext(entries)).message.task_id for _ in range(2)] == ["1", "2"]
     await entries.aclose()
 

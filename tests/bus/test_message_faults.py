@@ -9,7 +9,7 @@ import pytest
 from astraflow.bus import Bus, EmbeddedServer, KvUpdate
 from astraflow.messages import Lease
 from tests.faultproxy import FaultProxy, Kind, Rates, every, proxied
-from tests.support import eventually, make_episode, make_task, make_topology
+from tests.support import LIMIT_S, eventually, make_episode, make_task, make_topology
 
 QUICK = make_topology(ack_wait_s=0.5, answer_s=0.3)
 WILD = Rates(drop=0.2, duplicate=0.2, delay=0.2)
@@ -28,7 +28,7 @@ async def behind_a_proxy(server: EmbeddedServer, seed: int = 1) -> AsyncIterator
 async def test_lost_and_doubled_publishes_and_answers_are_each_stored_once(nats_server: EmbeddedServer) -> None:
     async with behind_a_proxy(nats_server) as (bus, proxy):
         proxy.rates = every(WILD, Kind.PUBLISH, Kind.PUBACK)
-        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as group:
             for number in range(100):
                 name = str(number)
                 group.create_task(bus.publish(QUICK.episode("math"), make_episode(name), msg_id=name, deadline_s=None))
@@ -58,7 +58,7 @@ async def test_deliveries_and_acks_that_get_lost_come_again_until_the_queue_is_e
         for number in range(20):
             await bus.publish(QUICK.task("math"), make_task(str(number)), msg_id=f"t{number}")
         proxy.rates = every(WILD, Kind.DELIVERY, Kind.ACK) | every(Rates(duplicate=0.2, delay=0.2), Kind.PULL)
-        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as group:
 
             async def work() -> None:
                 while True:
@@ -67,7 +67,7 @@ async def test_deliveries_and_acks_that_get_lost_come_again_until_the_queue_is_e
                         await delivery.ack()
 
             task = group.create_task(work())
-            await eventually(lambda: _empty(bus), within_s=50)
+            await eventually(lambda: _empty(bus))
             task.cancel()
     assert worked == {str(number) for number in range(20)}
 
@@ -109,9 +109,9 @@ async def test_a_reader_misses_nothing_when_the_last_message_of_a_log_gets_lost(
     async with behind_a_proxy(nats_server) as (bus, proxy):
         proxy.rates = every(Rates(drop=1), Kind.LOG)
         await bus.publish(QUICK.episode("math"), make_episode("only"), msg_id="a")
-        async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as group:
             first = group.create_task(anext(bus.read_log(QUICK.episodes)))
-            await eventually(lambda: proxy.counts["log dropped"], within_s=10)
+            await eventually(lambda: proxy.counts["log dropped"])
             proxy.rates = {}
             assert (await first).message.task_id == "only"
 
@@ -121,7 +121,7 @@ async def test_a_log_and_a_watch_are_read_in_order_through_faults(nats_server: E
         for number in range(60):
             await bus.publish(QUICK.episode("math"), make_episode(str(number)), msg_id=str(number))
         proxy.rates = every(WILD, Kind.LOG)
-        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as group:
             logged = [entry.message.task_id async for entry in bus.read_log(QUICK.episodes, follow=False)]
             assert logged == [str(number) for number in range(60)]
 
@@ -129,7 +129,7 @@ async def test_a_log_and_a_watch_are_read_in_order_through_faults(nats_server: E
             watching = group.create_task(_watch(bus, watched))
             for epoch in range(30):
                 await bus.kv_put("lease.x", Lease(holder="h", epoch=epoch))
-            await eventually(lambda: watched and watched[-1].message.epoch == 29, within_s=30)
+            await eventually(lambda: watched and watched[-1].message.epoch == 29)
             watching.cancel()
         revisions = [update.revision for update in watched]
         assert revisions == sorted(revisions)

@@ -8,7 +8,7 @@ import pytest
 from astraflow.bus import Bus, BusOptions, EmbeddedServer, Topology
 from astraflow.errors import BusError, ConfigError, FencedError, MessageError
 from astraflow.messages import Decision, DecisionKind, GenRequest, Sampling, array_of
-from tests.support import eventually, kill, make_episode, make_task, make_topology, server_with
+from tests.support import AT_ONCE_S, eventually, kill, make_episode, make_task, make_topology, server_with
 
 
 def _decision(index: int) -> Decision:
@@ -176,7 +176,7 @@ async def test_a_denied_publish_fails_at_once(tmp_path: Path, topology: Topology
         Bus.connect(BusOptions(url=url, user="u", password="p"), topology, producer="test") as bus,
     ):
         await bus.ensure()
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(AT_ONCE_S):
             with pytest.raises(BusError, match="don't allow publish"):
                 await bus.publish(topology.manifest("solver"), make_task(), msg_id="a", deadline_s=None)
         await bus.publish(topology.episode("math"), make_episode(), msg_id="b")  # the connection goes on
@@ -189,7 +189,7 @@ async def test_a_ttl_is_rounded_up_and_ends_the_message(bus: Bus, topology: Topo
     async def gone() -> bool:
         return (await bus.log_state(topology.gen_requests)).messages == 0
 
-    await eventually(gone, within_s=4.0)
+    await eventually(gone)
     async with bus.queue(topology.gen_requests, topology.gen_consumer("solver")) as queue:
         assert await queue.fetch(1, wait=False) == []
 

@@ -12,7 +12,8 @@ import pytest
 
 from astraflow.bus import Bus, BusOptions, EmbeddedServer
 from astraflow.errors import BusError
-from tests.support import eventually, kill, make_topology
+from astraflow.ports import free_port
+from tests.support import AT_ONCE_S, eventually, kill, make_topology
 
 
 async def test_token_and_config_are_readable_by_the_owner_only(nats_server: EmbeddedServer) -> None:
@@ -29,7 +30,7 @@ async def test_it_listens_on_loopback_only(nats_server: EmbeddedServer) -> None:
 
 async def test_wrong_token_is_named_at_once(nats_server: EmbeddedServer) -> None:
     wrong = BusOptions(url=nats_server.url, token="wrong", connect_timeout_s=30.0)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(AT_ONCE_S):
         with pytest.raises(BusError, match=r"credentials.*token"):
             async with Bus.connect(wrong, make_topology(), producer="test"):
                 pass
@@ -125,3 +126,9 @@ def _runs(pid: int) -> bool:
     except FileNotFoundError:
         return False
     return state != "Z"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_free_port_is_none_that_an_outgoing_connection_could_get() -> None:
+    first_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert all(1024 < free_port() < first_outgoing for _ in range(50))

@@ -9,12 +9,12 @@ import pytest
 
 from astraflow.cli.arguments import listen_address
 from astraflow.errors import ConfigError
-from tests.cli.toyrun import TOY, write_toy
+from tests.cli.toyrun import PATIENCE_S, TOY, write_toy
 
 
 def astraflow(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "astraflow.cli.main", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
 def complaint(result: subprocess.CompletedProcess[str]) -> str:
@@ -69,7 +69,8 @@ def test_a_mistake_in_the_run_file_is_one_sentence_and_an_exit_code(tmp_path: Pa
     for verb, code in (("check", 1), ("up", 2)):
         result = astraflow(verb, file.name, cwd=tmp_path)
         assert result.returncode == code
-        assert complaint(result) == "unknown key policies.solver.trainer.stepps in run.toml line 9; did you mean steps?"
+        where = "policies.solver.trainer.stepps in run.toml line 12"
+        assert complaint(result) == f"unknown key {where}; did you mean steps?"
 
 
 def test_environments_beside_the_run_file_are_found(tmp_path: Path) -> None:

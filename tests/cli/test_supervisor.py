@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ import pytest
 from astraflow.actors.node.child import ProcessSpec
 from astraflow.actors.node.exits import describe_exit, last_lines
 from astraflow.actors.node.supervisor import Failure, Supervisor
+from tests.support import AT_ONCE_S, eventually
 
 OBEDIENT = """
 import signal, sys, time
@@ -79,12 +80,6 @@ def nursery(tmp_path: Path) -> Nursery:
 async def running(supervisor: Supervisor) -> AsyncIterator[asyncio.Task[Failure | None]]:
     async with asyncio.TaskGroup() as group:
         yield group.create_task(supervisor.run())
-
-
-async def eventually(predicate: Callable[[], bool], within_s: float = 20.0) -> None:
-    async with asyncio.timeout(within_s):
-        while not predicate():  # noqa: ASYNC110 - files and processes have no event
-            await asyncio.sleep(0.01)
 
 
 def text_of(file: Path) -> str:
@@ -174,10 +169,9 @@ async def test_kill_doesnt_wait_for_the_grace_time(nursery: Nursery) -> None:
     async with running(supervisor) as outcome:
         await eventually(lambda: "ready" in text_of(nursery.log("a")))
         supervisor.drain()
-        started = time.monotonic()
         supervisor.kill()
-        await outcome
-    assert time.monotonic() - started < 10
+        async with asyncio.timeout(AT_ONCE_S):
+            await outcome
 
 
 async def test_drain_interrupts_a_backoff(nursery: Nursery) -> None:
@@ -191,10 +185,9 @@ async def test_drain_interrupts_a_backoff(nursery: Nursery) -> None:
     )
     async with running(supervisor) as outcome:
         await eventually(lambda: bool(nursery.reports))
-        started = time.monotonic()
         supervisor.drain()
-        assert await outcome is None
-    assert time.monotonic() - started < 10
+        async with asyncio.timeout(AT_ONCE_S):
+            assert await outcome is None
 
 
 async def test_an_early_clean_exit_is_restarted_if_the_run_still_needs_it(nursery: Nursery) -> None:
@@ -288,13 +281,13 @@ async def test_one_drained_process_that_ignores_it_is_killed(nursery: Nursery) -
 
 async def test_the_stages_of_a_drain_share_the_grace_time(nursery: Nursery) -> None:
     specs = [nursery.spec(name, STUBBORN, stage=stage) for stage, name in enumerate("abcd")]
-    supervisor = nursery.supervisor(*specs, grace_s=1.0)
+    supervisor = nursery.supervisor(*specs, grace_s=2.0)
     async with running(supervisor) as outcome:
         await eventually(lambda: all("ready" in text_of(nursery.log(name)) for name in "abcd"))
         started = time.monotonic()
         supervisor.drain()
         assert await outcome is None
-    assert 0.9 < time.monotonic() - started < 3
+    assert 1.9 < time.monotonic() - started < 4 * 2.0, "one grace time, not one for each stage"
     assert [report[0] for report in nursery.reports] == list("abcd")
 
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from astraflow.cli.main import main
-from tests.cli.toyrun import ENDLESS, finished, sets, started, write_toy
+from tests.cli.toyrun import ENDLESS, PATIENCE_S, finished, sets, started, write_toy
 from tests.support import eventually
 
 
 def weights(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "astraflow.cli.main", "weights", *arguments, "--folder", "runs/demo"]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
 async def test_a_live_run_with_fulls_by_http_is_listed_and_a_reader_takes_them_there(tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ async def test_a_live_run_with_fulls_by_http_is_listed_and_a_reader_takes_them_t
             found = json.loads(result.stdout)["solver"] if result.returncode == 0 else []
             return found if found and found[-1]["version"] > 3 else []
 
-        found = await eventually(listed, within_s=60)
+        found = await eventually(listed)
         assert {(row["kind"], *row["places"]) for row in found} == {
             ("full", "http", "nats")
         }  # 256 bytes: no delta pays

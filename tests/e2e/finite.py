@@ -7,6 +7,7 @@ from pathlib import Path
 from tests.e2e.processes import batches, trained_tasks
 
 RECORDS = {"late", "retried", "unknown"}  # counts of records, not of tasks
+BATCH_GROUPS = 2
 RUN = """\
 [run]
 name = "{name}"
@@ -14,16 +15,17 @@ seed = 3
 
 [policies.solver]
 model = "toy"
-engine = {{ kind = "toy", slots = 8, toy_step_s = 0.005, replicas = {replicas} }}
-sampling = {{ max_new_tokens = 24 }}
+engine = {{ kind = "toy", slots = 8, toy_step_s = {engine_step_s}, replicas = {replicas} }}
+sampling = {{ max_new_tokens = {new_tokens} }}
 
 [policies.solver.trainer]
 learner = "toy"
 steps = 10000
-batch_groups = 2
+batch_groups = {batch_groups}
 max_staleness = 1000
 filters = {filters}
 checkpoint_every = 3
+full_every = 5
 toy_step_s = {step_s}
 
 [envs.game]
@@ -52,6 +54,9 @@ silence_s = 2
 episodes_per_rollout = 8
 rollouts = {rollouts}
 max_restarts = 1000
+
+[record]
+curve = false
 """
 
 
@@ -60,10 +65,12 @@ class FiniteRun:
     """What the run is made of. Each task ends once: staleness and attempts are never what ends it."""
 
     name: str
-    groups: int
+    groups: int  # full batches of them
     members: int = 4
     filtered: bool = False  # with groups that are filtered and tasks that fail
-    step_s: float = 0.1
+    step_s: float = 0.1  # of the trainer
+    engine_step_s: float = 0.005
+    new_tokens: int = 24
     replicas: int = 1
     rollouts: int = 1
     standbys: int = 0
@@ -75,6 +82,9 @@ class FiniteRun:
             groups=self.groups,
             members=self.members,
             step_s=self.step_s,
+            batch_groups=BATCH_GROUPS,
+            engine_step_s=self.engine_step_s,
+            new_tokens=self.new_tokens,
             replicas=self.replicas,
             rollouts=self.rollouts,
             standbys=self.standbys,
@@ -99,7 +109,11 @@ class FiniteRun:
             found.append(f"{issued} tasks, but the ledger has {ended} ends: {ledger}")
         if ledger["open"] or ledger["buffered"] or ledger["emitted"] != trained.total():
             found.append(f"{trained.total()} tasks were trained, but the ledger says {ledger}")
+        if summary["policies"]["solver"]["trained_tasks"] != trained.total():
+            found.append(f"{trained.total()} tasks were trained, but the summary says {summary['policies']['solver']}")
         if not self.filtered:
+            if len(numbers) != self.groups // BATCH_GROUPS:
+                found.append(f"{self.groups} groups were trained in {len(numbers)} batches")
             every = {f"game/0/{index}/{member}" for index in range(self.groups) for member in range(self.members)}
             if missing := sorted(every - trained.keys()):
                 found.append(f"{len(missing)} tasks were never trained: {', '.join(missing[:5])}; ledger {ledger}")

@@ -1,7 +1,6 @@
 """Look into a toy run while it goes on: its bus, its episodes, its members."""
 
 import contextlib
-import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -44,8 +43,3 @@ async def episode_from(bus: Bus, producer: str) -> None:
         async for entry in entries:
             if entry.envelope.producer == producer:
                 return
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])

@@ -40,7 +40,7 @@ def write_run(folder: Path, kind: str) -> FiniteRun:
 @pytest.mark.slow
 async def test_tasks_that_cant_be_made_end_as_the_environments_failures(tmp_path: Path) -> None:
     write_run(tmp_path, "SomeBad")
-    code, output = await finished(tmp_path, "up", "run.toml", within_s=100)
+    code, output = await finished(tmp_path, "up", "run.toml")
     assert code == 0, output
     summary = json.loads((tmp_path / "runs/bad/summary.json").read_text())
     ledger = summary["policies"]["solver"]["ledger"]
@@ -54,7 +54,7 @@ async def test_tasks_that_cant_be_made_end_as_the_environments_failures(tmp_path
 
 async def test_an_environment_that_can_make_no_task_stops_the_run_with_its_error(tmp_path: Path) -> None:
     write_run(tmp_path, "AllBad")
-    code, output = await finished(tmp_path, "up", "run.toml", *sets("dataflow.max_failed_groups=3"), within_s=100)
+    code, output = await finished(tmp_path, "up", "run.toml", *sets("dataflow.max_failed_groups=3"))
     assert code != 0
     assert "3 groups in a row ended without enough valid rewards" in output
     assert "can't be encoded" in output

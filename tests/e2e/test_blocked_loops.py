@@ -36,7 +36,6 @@ class BlockingFilter:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 async def test_a_blocked_rollout_and_a_blocked_dataflow_lose_and_repeat_nothing(tmp_path: Path) -> None:
     run = FiniteRun(name="blocked", groups=24, rollouts=2, standbys=1)
     text = run.text().replace('kind = "toy"\nargs', 'kind = "own:BlockingEnv"\nargs')
@@ -47,7 +46,7 @@ async def test_a_blocked_rollout_and_a_blocked_dataflow_lose_and_repeat_nothing(
     async with started(tmp_path, "up", "run.toml") as command:
         await command.expect("it was silent (epoch 2)")
         await command.expect("was fenced off and starts again: ")
-        assert await command.end(within_s=90) == 0, command.output
+        assert await command.end() == 0, command.output
     assert run.broken(tmp_path / "runs/blocked") == []
     events = (tmp_path / "runs/blocked/events.jsonl").read_text()
     for role in ("rollout", "dataflow"):

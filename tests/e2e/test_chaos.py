@@ -8,7 +8,6 @@ from tests.e2e.disturbed import Round
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 async def test_a_run_survives_the_end_of_its_server_its_nodes_and_its_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,10 +14,9 @@ from astraflow.actors.base.connection import Connection
 from astraflow.bus import Bus, Topology
 from astraflow.messages import Event
 from tests.cli.toyrun import Command, finished, sets, started, write_toy
-from tests.e2e.liverun import QUICK, bus_of, free_port
+from tests.e2e.liverun import QUICK, bus_of
 from tests.e2e.processes import batches, trained_tasks
 
-PATIENCE_S = 100.0
 STEPS = 150
 LONG = (f"policies.solver.trainer.steps={STEPS}", "policies.solver.trainer.toy_step_s=0.1", *QUICK, "bus.lease_s=1")
 THREE_STEPS = ("policies.solver.trainer.steps=3", *QUICK)
@@ -60,7 +59,7 @@ async def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     (tmp_path / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     write_toy(tmp_path)
-    hub = Hub(tmp_path, free_port())
+    hub = Hub(tmp_path())
     async with started(tmp_path, "bus", "--folder", "hub", "--listen", f"127.0.0.1:{hub.port}") as bus:
         assert (await bus.expect("astraflow node --join")).split() == ["astraflow", "node", "--join", *hub.at]
         yield hub
@@ -85,7 +84,7 @@ async def takes(node: Command, *roles: str) -> None:
     """Read a node's lines until it has taken all these roles."""
     for role in roles:
         while not re.search(rf"takes .*\b{role}-", node.output):
-            await node.expect(" takes ", within_s=PATIENCE_S)
+            await node.expect(" takes ")
 
 
 async def events(bus: Bus, name: str) -> list[Event]:
@@ -94,7 +93,6 @@ async def events(bus: Bus, name: str) -> list[Event]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 async def test_equal_nodes_train_a_run_to_its_end_although_the_first_is_killed(hub: Hub) -> None:
     async with hub.node("--threads", "2", "--name", "a") as a, hub.node("--threads", "2", "--name", "b") as b:
         for node in (a, b):
@@ -106,7 +104,7 @@ async def test_equal_nodes_train_a_run_to_its_end_although_the_first_is_killed(h
 
         await takes(a, "trainer", "dataflow", "recorder")
         await takes(b, "policy", "rollout")
-        await a.expect("solver step 12/", within_s=PATIENCE_S)  # behind the first checkpoint
+        await a.expect("solver step 12/")  # behind the first checkpoint
         a.process.kill()
         await a.end()
         await takes(b, "trainer", "dataflow", "recorder")
@@ -123,7 +121,6 @@ async def test_equal_nodes_train_a_run_to_its_end_although_the_first_is_killed(h
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 async def test_two_runs_on_a_server_dont_see_each_other_nor_do_nodes_of_one_name(hub: Hub) -> None:
     for name in ("demo", "other"):
         code, output = await hub.submit(*THREE_STEPS, f"run.name={name}")
@@ -135,7 +132,7 @@ async def test_two_runs_on_a_server_dont_see_each_other_nor_do_nodes_of_one_name
     async with hub.node(*twin) as first, hub.node(*twin) as second:
         names = {(await node.expect(" joins run demo with ")).split()[1] for node in (first, second)}
         assert len(names) == 2
-        assert [await first.end(within_s=150), await second.end(within_s=150)] == [0, 0], first.output + second.output
+        assert [await first.end(), await second.end()] == [0, 0], first.output + second.output
     logs = {path.name.removesuffix(".log") for path in (hub.home() / "logs").iterdir()}
     assert {name for name in names if any(name in log for log in logs)} == names
 
@@ -159,7 +156,6 @@ def bare(run: str) -> Topology:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 async def test_what_a_node_lacks_is_in_status_and_others_take_it(hub: Hub) -> None:
     (hub.folder / "elsewhere").mkdir()
     (hub.folder / "my_game.py").write_text("from astraflow.envs.toy_env import ToyEnv as Game\n")
@@ -168,10 +164,10 @@ async def test_what_a_node_lacks_is_in_status_and_others_take_it(hub: Hub) -> No
     join = ["node", "--join", hub.url, "--token-file", "../hub/token", "--folder", "../runs", "--name", "poor"]
     async with started(hub.folder / "elsewhere", *join) as poor:
         await poor.expect("not rollout: game: my_game can't be imported here")
-        await poor.expect("takes ", within_s=PATIENCE_S)
+        await poor.expect("takes ")
         code, output = await finished(hub.folder, "status", "--url", *hub.at, "--run", "demo")
         assert re.search(r"no dataflow: no tasks are issued \(not on poor-\S+: game: my_game can't be", output), output
         async with hub.node("--name", "rich") as rich:
             await takes(rich, "dataflow", "rollout")
-            assert [await rich.end(within_s=150), await poor.end(within_s=150)] == [0, 0], rich.output + poor.output
+            assert [await rich.end(), await poor.end()] == [0, 0], rich.output + poor.output
     assert not re.search(r"takes .*(dataflow|rollout)", poor.output)

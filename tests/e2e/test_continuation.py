@@ -25,7 +25,7 @@ from tests.e2e.processes import kill, pid_of
 from tests.support import eventually
 
 TOKENS = 48
-RUN = FiniteRun(name="goon", groups=40, step_s=0.0, replicas=2)
+RUN = FiniteRun(name="goon", groups=40, step_s=0.0, replicas=2, new_tokens=TOKENS)
 SLOW = f"policies.solver.engine={{ kind = 'toy', slots = 4, toy_step_s = 0.05, replicas = {RUN.replicas} }}"
 
 
@@ -80,24 +80,22 @@ def differs(episode: Episode) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 async def test_killed_and_frozen_replicas_change_no_token(
     nats_server: EmbeddedServer, tmp_path: Path, record_property
 ) -> None:
-    text = RUN.text().replace("max_new_tokens = 24", f"max_new_tokens = {TOKENS}")
-    (tmp_path / "run.toml").write_text(text)
+    (tmp_path / "run.toml").write_text(RUN.text())
     connection = Connection(url=nats_server.url, region="local", token_file=nats_server.token_file)
     settings = [f"bus.url={nats_server.url}", f"bus.token_file={nats_server.token_file}", SLOW]
     settings += ["record.keep_episodes=true"]
     async with started(tmp_path, "up", "run.toml", *sets(*settings)) as command:
-        await command.expect("solver step 1/", within_s=120)
+        await command.expect("solver step 1/")
         async with bus_of(connection, RUN.name) as bus, chunks_of(bus) as heard:
             for number in (0, 1):
                 await in_mid_generation(heard)
                 kill(f"policy-local-{number}", parent=command.process.pid)
-                await command.expect(f"policy-local-{number} is ready", within_s=90)
+                await command.expect(f"policy-local-{number} is ready")
             await frozen_and_back(command, bus, heard)
-            assert await command.end(within_s=150) == 0, command.output
+            assert await command.end() == 0, command.output
             log = bus.read_log(bus.topology.episodes, follow=False)
             episodes = [entry.message async for entry in log]
     assert RUN.broken(tmp_path / f"runs/{RUN.name}") == []
@@ -110,9 +108,7 @@ async def test_killed_and_frozen_replicas_change_no_token(
 async def in_mid_generation(heard: list[GenChunk]) -> None:
     """Return when a replica has just sent tokens that aren't the last."""
     since = len(heard)
-    await eventually(
-        lambda: any(c.kind is ChunkKind.TOKENS and not c.finish_reason for c in heard[since:]), within_s=60
-    )
+    await eventually(lambda: any(c.kind is ChunkKind.TOKENS and not c.finish_reason for c in heard[since:]))
 
 
 async def frozen_and_back(command: Command, bus: Bus, heard: list[GenChunk]) -> None:
@@ -122,15 +118,13 @@ async def frozen_and_back(command: Command, bus: Bus, heard: list[GenChunk]) -> 
     incarnation, pid = (await members(bus))[name].incarnation, pid_of(name, parent=command.process.pid)
     os.kill(pid, signal.SIGSTOP)
     try:
-        await eventually(lambda: not_there(bus, name), within_s=60)
-        await command.expect("solver step ", within_s=60)
+        await eventually(lambda: not_there(bus, name))
+        await command.expect("solver step ")
     finally:
         os.kill(pid, signal.SIGCONT)
     since = len(heard)
-    await eventually(
-        lambda: any(c.replica == incarnation and c.kind is ChunkKind.ACCEPTED for c in heard[since:]), within_s=60
-    )
-    await eventually(lambda: wasted(bus), within_s=60)
+    await eventually(lambda: any(c.replica == incarnation and c.kind is ChunkKind.ACCEPTED for c in heard[since:]))
+    await eventually(lambda: wasted(bus))
 
 
 async def not_there(bus: Bus, name: str) -> bool:

@@ -50,14 +50,13 @@ def episodes(folder: Path) -> list[Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 async def test_two_runs_agree_to_the_last_bit(tmp_path: Path) -> None:
     models, played = [], []
     for name in ("first", "second"):
         folder = tmp_path / name
         folder.mkdir()
         (folder / "run.toml").write_text(RUN)
-        code, output = await finished(folder, "up", "run.toml", within_s=140)
+        code, output = await finished(folder, "up", "run.toml")
         assert code == 0, output
         run = folder / "runs/same"
         models.append(hashlib.sha256((run / "policies/solver/model/model.safetensors").read_bytes()).hexdigest())

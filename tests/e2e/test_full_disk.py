@@ -63,12 +63,12 @@ async def test_a_run_outlives_a_full_disk(disk: SmallDisk) -> None:
         async def status_says_so() -> bool:
             return "!  nats-server stores nothing: " in await status()
 
-        await eventually(status_says_so, within_s=30)
+        await eventually(status_says_so)
         disk.free()
         await up.expect("there is room again: starting nats-server anew")
         for _ in range(5):
             await up.expect("solver step ")
-        await eventually(lambda: _all_is_well(status), within_s=30)
+        await eventually(lambda: _all_is_well(status))
         up.process.terminate()
         assert await up.end() == 0, up.output
         assert "ended with exit code" not in up.output  # no actor crashed

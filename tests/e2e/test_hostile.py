@@ -74,27 +74,26 @@ async def under_fire(folder: Path) -> Counter[str]:
             return found if all(found[token] >= count for token, count in expected.items()) else None
 
         try:
-            return Counter(await eventually(all_buried, within_s=20))
+            return Counter(await eventually(all_buried))
         except AssertionError:
             letters = Counter(letter.subject.split(".")[2] for letter in await bus.dead_letters())
             raise AssertionError(f"expected {expected}, there are {letters}") from None
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(200)
 async def test_a_run_under_fire_goes_on_to_its_end_and_no_actor_stops(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text(RUN)
-    overrides = [f"policies.solver.trainer.steps={STEPS}", "policies.solver.trainer.toy_step_s=0.2", "node.grace_s=3"]
+    overrides = [f"policies.solver.trainer.steps={STEPS}", "policies.solver.trainer.toy_step_s=0.4", "node.grace_s=3"]
     async with started(tmp_path, "up", "run.toml", *sets(*overrides)) as command:
         await command.expect("solver step 2/")
         try:
-            async with asyncio.timeout(40):
+            async with asyncio.timeout(100):
                 found = await under_fire(tmp_path)
         except TimeoutError:
             raise AssertionError(f"the bus is gone: {await command.end()}\n{command.output}") from None
         seen, status = await finished(tmp_path, "status")
         assert seen == 0, status
-        code = await command.end(within_s=120)
+        code = await command.end()
     assert code == 0, command.output
     assert "live view ended" not in command.output, command.output
     assert "starting it again" not in command.output, command.output

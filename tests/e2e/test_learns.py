@@ -12,7 +12,6 @@ EXAMPLE = ROOT / "examples/tiny.toml"
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 async def test_the_tiny_example_learns_and_its_model_can_be_loaded(tmp_path: Path) -> None:
     overrides = sets("policies.solver.trainer.steps=50", "eval.held-out.every_steps=0")
     code, output = await finished(tmp_path, "up", str(EXAMPLE), *overrides, within_s=380)
@@ -34,7 +33,6 @@ async def test_the_tiny_example_learns_and_its_model_can_be_loaded(tmp_path: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 async def test_two_policies_learn_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=":")  # for its agent
     keys = ("policies.solver.trainer.steps=20", "policies.reviser.trainer.steps=20", "eval.sums.repeats=2")

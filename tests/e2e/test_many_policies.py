@@ -88,7 +88,6 @@ async def steps_reach(run: Run, policy: str, step: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 async def test_a_slow_or_frozen_trainer_does_not_hold_another_policy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,7 +95,7 @@ async def test_a_slow_or_frozen_trainer_does_not_hold_another_policy(
     text = RUN + POLICY.format(name="fast", step_s=0.15) + POLICY.format(name="slow", step_s=3)
     file = write_toy(tmp_path, text)
     async with started(tmp_path, "up", str(file)) as command:
-        await command.expect("fast step 1", within_s=120)
+        await command.expect("fast step 1")
         connection = connection_to(tmp_path / "runs" / "demo")
         async with af.connect(connection.url, run="demo", token_file=connection.token_file) as run:
             await steps_reach(run, "slow", 1)
@@ -119,7 +118,7 @@ async def test_a_slow_or_frozen_trainer_does_not_hold_another_policy(
                 entry = await bus.kv_get("ledger.slow")
                 return entry is not None and isinstance(entry.message, Ledger) and entry.message.counts["surplus"] > 0
 
-            await eventually(surplus, within_s=30)
+            await eventually(surplus)
         command.process.terminate()
         await command.end()
 

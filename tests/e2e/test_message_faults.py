@@ -19,7 +19,6 @@ FAULTS = every(Rates(drop=0.2, duplicate=0.2, delay=0.2)) | {
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 async def test_a_run_through_lost_doubled_and_late_messages(nats_server: EmbeddedServer, tmp_path: Path) -> None:
     run = FiniteRun(name="faults", groups=4)
     (tmp_path / "run.toml").write_text(run.text())

@@ -24,7 +24,6 @@ class SlowLast(ToyEnv):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 async def test_redundant_members_are_cancelled_and_the_engine_stops_generating(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(ENV)
     text = TOY.replace('kind = "toy"\n\n[sources', 'kind = "slow:SlowLast"\n\n[sources').split("[eval")[0]

@@ -67,7 +67,6 @@ async def repeating(bus: Bus) -> AsyncIterator[dict[str, int]]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 async def test_tasks_episodes_and_batches_that_come_again_are_trained_once(
     nats_server: EmbeddedServer, tmp_path: Path
 ) -> None:
@@ -76,9 +75,9 @@ async def test_tasks_episodes_and_batches_that_come_again_are_trained_once(
     connection = Connection(url=nats_server.url, region="local", token_file=nats_server.token_file)
     server = [f"bus.url={nats_server.url}", f"bus.token_file={nats_server.token_file}"]
     async with started(tmp_path, "up", "run.toml", *sets(*server)) as command:
-        await command.expect("dataflow-local-0 is", within_s=120)
+        await command.expect("dataflow-local-0 is")
         async with bus_of(connection, "repeats") as bus, repeating(bus) as repeated:
-            assert await command.end(within_s=150) == 0, command.output
+            assert await command.end() == 0, command.output
     assert run.broken(tmp_path / "runs/repeats") == []
     assert repeated["task"] > 24
     assert repeated["episode"] > 24

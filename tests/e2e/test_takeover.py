@@ -7,61 +7,17 @@ import os
 import re
 import signal
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.cli.toyrun import Command, started
-from tests.e2e.processes import batches, kill, pid_of, trained_tasks
+from tests.e2e.finite import BATCH_GROUPS, FiniteRun
+from tests.e2e.processes import kill, pid_of
 from tests.support import eventually
 
-GROUPS, MEMBERS = 72, 4
-STEPS = GROUPS // 2
-RUN = f"""\
-[run]
-name = "takeover"
-seed = 3
-
-[policies.solver]
-model = "toy"
-engine = {{ kind = "toy", slots = 8, toy_step_s = 0.002 }}
-sampling = {{ max_new_tokens = 12 }}
-
-[policies.solver.trainer]
-learner = "toy"
-steps = 1000
-batch_groups = 2
-max_staleness = 20
-filters = []
-checkpoint_every = 3
-toy_step_s = 0.3
-
-[envs.game]
-kind = "toy"
-args = {{ size = {GROUPS} }}
-
-[sources.game]
-env = "game"
-group_size = {MEMBERS}
-epochs = 1
-
-[dataflow]
-snapshot_every_s = 0.5
-standbys = 1
-
-[bus]
-ack_wait_s = 1
-member_ttl_s = 2
-silence_s = 2
-lease_s = 1
-"""
-
-
-def assert_trained_once(folder: Path) -> None:
-    """Every task is in the surviving lineage exactly once, and the batches are in order."""
-    expected = {f"game/0/{index}/{member}": 1 for index in range(GROUPS) for member in range(MEMBERS)}
-    assert trained_tasks(folder) == expected
-    assert batches(folder) == list(range(1, STEPS + 1))
+RUN = FiniteRun(name="takeover", groups=72, step_s=0.3)
 
 
 def leader(command: Command) -> str:
@@ -91,9 +47,8 @@ async def actor(arguments: list[str], *, name: str, folder: Path) -> AsyncIterat
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 async def test_a_killed_and_a_frozen_dataflow_are_replaced_and_the_frozen_one_is_fenced(tmp_path: Path) -> None:
-    (tmp_path / "run.toml").write_text(RUN)
+    (tmp_path / "run.toml").write_text(replace(RUN, standbys=1).text())
     async with started(tmp_path, "up", "run.toml") as command:
         await command.expect("is standby")
         await command.expect("solver step 3/")
@@ -114,19 +69,12 @@ async def test_a_killed_and_a_frozen_dataflow_are_replaced_and_the_frozen_one_is
 
         assert await command.end() == 0, command.output
 
-    assert_trained_once(tmp_path / "runs/takeover")
-    summary = json.loads((tmp_path / "runs/takeover/summary.json").read_text())
-    ledger = summary["policies"]["solver"]["ledger"]
-    assert ledger["issued"] == ledger["emitted"] == GROUPS * MEMBERS
-    assert summary["policies"]["solver"]["trained_tasks"] == GROUPS * MEMBERS
+    assert RUN.broken(tmp_path / "runs/takeover") == []
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 async def test_two_trainers_of_one_policy_in_one_folder_never_mix(tmp_path: Path) -> None:
-    text = RUN.replace("standbys = 1", "standbys = 0")
-    text = text.replace("max_staleness = 20", "max_staleness = 100")  # a trainer that falls back makes groups older
-    (tmp_path / "run.toml").write_text(text)
+    (tmp_path / "run.toml").write_text(RUN.text())
     folder = tmp_path / "runs/takeover"
     async with started(tmp_path, "up", "run.toml") as command:
         await command.expect("solver step 4/")
@@ -140,17 +88,17 @@ async def test_two_trainers_of_one_policy_in_one_folder_never_mix(tmp_path: Path
             await command.expect("trainer-local-0 was fenced off and starts again: ")
             await command.expect("trainer-local-0 is standby")
             checkpoints = folder / "policies/solver/checkpoints"
-            await eventually(lambda: list(checkpoints.glob("000002-*")), within_s=60)  # its work outlives it
+            await eventually(lambda: list(checkpoints.glob("000002-*")))  # its work outlives it
             other.kill()
             await command.expect(
                 "trainer-local-0 takes over trainer-solver from trainer-other-0: its process has ended"
             )
             assert await command.end() == 0, command.output
 
-    assert_trained_once(folder)
+    assert RUN.broken(folder) == []
     lines = [json.loads(line) for line in (folder / "policies/solver/trained.jsonl").read_text().splitlines()]
     epochs = [line["epoch"] for line in lines]
     assert epochs == sorted(epochs)
     assert set(epochs) == {1, 2, 3}
     names = sorted(item.name for item in checkpoints.iterdir() if item.is_dir())
-    assert names[-1] == f"000003-{STEPS:08d}"
+    assert names[-1] == f"000003-{RUN.groups // BATCH_GROUPS:08d}"

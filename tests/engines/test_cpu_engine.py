@@ -20,6 +20,7 @@ from astraflow.errors import ConfigError, EngineError, WeightsError
 from tests.engines.contract import read, read_all, request
 from tests.engines.engine_models import TinyModel, prompt, tiny_model
 from tests.engines.test_decoder import decoder
+from tests.support import LIMIT_S
 
 UNTIED = tiny_model("llama-untied")
 SECTION = EngineSection(slots=16, dtype="fp32", kv_cache_mib=64)
@@ -282,7 +283,7 @@ async def test_stopping_while_requests_wait_and_weights_change_leaves_nobody_han
         except EngineError:
             return None
 
-    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as group:
         group.create_task(swap())
         tasks = [group.create_task(read(stream)) for stream in streams]
         await asyncio.sleep(0)

@@ -59,7 +59,7 @@ def test_the_longest_request_is_bounded_by_the_budget() -> None:
     assert cache(budget_tokens=256).longest == 256
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_contents_survive_any_order_of_claims_and_releases(data: st.DataObject) -> None:
     kv = cache(budget_tokens=700, max_rows=4)

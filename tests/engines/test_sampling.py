@@ -101,7 +101,7 @@ def test_filtered_rows_follow_the_renormalised_distribution() -> None:
     assert got[3] == 0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(-(2**70), 2**70),
     position=st.integers(0, 2**40),
@@ -118,7 +118,7 @@ def test_a_row_does_not_depend_on_its_neighbours(seed: int, position: int, vocab
     assert 0 <= alone[0][0] < vocabulary
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 2**32), dead=st.integers(1, 299))
 def test_a_token_of_probability_zero_is_never_drawn(seed: int, dead: int) -> None:
     logits = torch.zeros(64, 300)

@@ -163,7 +163,7 @@ tokens = st.tuples(st.floats(-3, 0), st.floats(-3, 0), st.floats(-3, 0), st.floa
 
 
 @pytest.mark.parametrize("preset", sorted(PRESETS))
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(
     samples=st.lists(st.tuples(st.floats(-2, 2), st.lists(tokens, min_size=1, max_size=4)), min_size=2, max_size=5),
     data=st.data(),
