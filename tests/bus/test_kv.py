@@ -87,11 +87,11 @@ async def test_an_expiry_reaches_the_watcher_when_the_ttl_is_over(bus: Bus) -> N
 
 
 async def test_a_renewed_key_does_not_expire(bus: Bus) -> None:
-    first = await bus.kv_put("lease.a", _lease("x"), expected_revision=0, ttl_s=1)
+    first = await bus.kv_put("lease.a", _lease("x"), expected_revision=0, ttl_s=3)
     renewed = await bus.kv_put("lease.a", _lease("x"), expected_revision=first, ttl_s=600)
     updates = bus.kv_watch("any.")
     await _until_caught_up(updates)
-    await bus.kv_put("any.b", _lease("b"), ttl_s=2)  # when this has expired, the first would have too
+    await bus.kv_put("any.b", _lease("b"), ttl_s=4)  # when this has expired, the first would have too
     while (await anext(updates)).message is not None:
         pass
     entry = await bus.kv_get("lease.a")

@@ -189,7 +189,7 @@ async def test_a_ttl_is_rounded_up_and_ends_the_message(bus: Bus, topology: Topo
     async def gone() -> bool:
         return (await bus.log_state(topology.gen_requests)).messages == 0
 
-    await eventually(gone)
+    await eventually(gone, within_s=AT_ONCE_S)
     async with bus.queue(topology.gen_requests, topology.gen_consumer("solver")) as queue:
         assert await queue.fetch(1, wait=False) == []
 

@@ -12,6 +12,7 @@ import pytest
 
 from astraflow.actors.base.connection import Connection
 from astraflow.bus import Bus, Topology
+from astraflow.bus.ports import free_port
 from astraflow.messages import Event
 from tests.cli.toyrun import Command, finished, sets, started, write_toy
 from tests.e2e.liverun import QUICK, bus_of
@@ -59,7 +60,7 @@ async def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     (tmp_path / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     write_toy(tmp_path)
-    hub = Hub(tmp_path())
+    hub = Hub(tmp_path, free_port())
     async with started(tmp_path, "bus", "--folder", "hub", "--listen", f"127.0.0.1:{hub.port}") as bus:
         assert (await bus.expect("astraflow node --join")).split() == ["astraflow", "node", "--join", *hub.at]
         yield hub

@@ -21,7 +21,9 @@ from tests.support import eventually
 
 A_TIMEOUT_S = 200
 PATIENT = (
-    *(f"bus.{wait}={A_TIMEOUT_S}" for wait in ("ack_wait_s", "silence_s", "request_ttl_s")),
+    f"bus.ack_wait_s={A_TIMEOUT_S}",
+    f"bus.silence_s={A_TIMEOUT_S}",
+    f"bus.request_ttl_s={2 * A_TIMEOUT_S}",
     "node.episodes_per_rollout=8",
 )
 SLOW_ENGINE = "policies.solver.engine={ kind = 'toy', replicas = 2, slots = 4, toy_step_s = 0.05 }"
