@@ -18,6 +18,25 @@ from tests.e2e.processes import kill, pid_of
 from tests.support import eventually
 
 RUN = FiniteRun(name="takeover", groups=72, step_s=0.3)
+GATED = """\
+import asyncio
+from pathlib import Path
+
+from astraflow.envs.toy_env import ToyEnv
+
+
+class Gated(ToyEnv):
+    \"""Plays as many groups as the file `gate` says: however slow a machine is, the run isn't over too early.\"""
+
+    begun = 0
+
+    async def run(self, task, policies):
+        Gated.begun += 1
+        number = Gated.begun
+        while number > int(Path("gate").read_text() or 0) * task.group_size:
+            await asyncio.sleep(0.05)
+        return await super().run(task, policies)
+"""
 
 
 def leader(command: Command) -> str:
@@ -48,7 +67,10 @@ async def actor(arguments: list[str], *, name: str, folder: Path) -> AsyncIterat
 
 @pytest.mark.slow
 async def test_a_killed_and_a_frozen_dataflow_are_replaced_and_the_frozen_one_is_fenced(tmp_path: Path) -> None:
-    (tmp_path / "run.toml").write_text(replace(RUN, standbys=1).text())
+    (tmp_path / "gated.py").write_text(GATED)
+    (tmp_path / "gate").write_text("12")
+    text = replace(RUN, standbys=1).text().replace('kind = "toy"\nargs', 'kind = "gated:Gated"\nargs')
+    (tmp_path / "run.toml").write_text(text)
     async with started(tmp_path, "up", "run.toml") as command:
         await command.expect("is standby")
         await command.expect("solver step 3/")
@@ -56,16 +78,19 @@ async def test_a_killed_and_a_frozen_dataflow_are_replaced_and_the_frozen_one_is
         kill(killed, parent=command.process.pid)
         await command.expect(f"takes over dataflow from {killed}: its process has ended (epoch 2)")
         await command.expect(f"{killed} is standby")
+        (tmp_path / "gate").write_text("24")
         await command.expect("solver step ")
 
         frozen = leader(command)
         pid = pid_of(frozen, parent=command.process.pid)
         os.kill(pid, signal.SIGSTOP)
         await command.expect(f"takes over dataflow from {frozen}: it was silent (epoch 3)")
+        (tmp_path / "gate").write_text("48")
         for _ in range(3):
             await command.expect("solver step ")
         os.kill(pid, signal.SIGCONT)
         await command.expect(f"{frozen} was fenced off and starts again: ")
+        (tmp_path / "gate").write_text(str(RUN.groups))
 
         assert await command.end() == 0, command.output
 
