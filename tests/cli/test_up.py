@@ -27,13 +27,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.slow
-async def test_a_run_ends_shows_its_results_goes_on_with_more_steps_and_begins_afresh(folder: Path) -> None:
+async def test_a_run_goes_to_its_end_and_then_shows_its_results(folder: Path) -> None:
     code, output = await finished(folder, "up", "run.toml")
     assert code == 0, output
     home = folder / "runs/demo"
-    first = json.loads((home / "summary.json").read_text())
-    assert (first["finished"], first["policies"]["solver"]["steps"]) == (True, 4)
+    summary = json.loads((home / "summary.json").read_text())
+    assert (summary["finished"], summary["policies"]["solver"]["steps"]) == (True, 4)
     assert tomllib.loads((home / "run.toml").read_text())["policies"]["solver"]["trainer"]["steps"] == 4
     assert sorted(p.name for p in (home / "logs").iterdir()) == [
         f"{role}-local-0.log" for role in ("dataflow", "policy", "recorder", "rollout", "trainer")
@@ -45,11 +44,12 @@ async def test_a_run_ends_shows_its_results_goes_on_with_more_steps_and_begins_a
     assert "--set policies.solver.trainer.steps=8" in output
     assert "start afresh: --fresh" in output
 
-    code, output = await finished(folder, "up", "run.toml", *sets("run.seed=9"))  # a change that it can't survive
-    assert code == 2
-    assert "run.seed was 0 when run 'demo' began and is 9 now" in output
-    assert "Traceback" not in output
 
+@pytest.mark.slow
+async def test_a_finished_run_goes_on_with_more_steps(folder: Path) -> None:
+    assert (await finished(folder, "up", "run.toml"))[0] == 0
+    home = folder / "runs/demo"
+    first = json.loads((home / "summary.json").read_text())
     code, output = await finished(folder, "up", "run.toml", *sets("policies.solver.trainer.steps=6"))
     assert code == 0, output
     assert "changed since the run began: policies.solver.trainer.steps: 4 → 6" in output
@@ -57,10 +57,18 @@ async def test_a_run_ends_shows_its_results_goes_on_with_more_steps_and_begins_a
     assert longer["policies"]["solver"]["steps"] == 6
     assert longer["incarnation"] == first["incarnation"]
 
+
+@pytest.mark.slow
+async def test_changes_that_a_run_cant_survive_are_refused_until_it_is_fresh(folder: Path) -> None:
+    assert (await finished(folder, "up", "run.toml"))[0] == 0
+    code, output = await finished(folder, "up", "run.toml", *sets("run.seed=9"))
+    assert code == 2
+    assert "run.seed was 0 when run 'demo' began and is 9 now" in output
+    assert "Traceback" not in output
     code, output = await finished(folder, "up", "run.toml", "--fresh", *sets("run.seed=9"))
     assert code == 0, output
     assert "the old run is now in runs/demo.old-" in output
-    assert json.loads((home / "summary.json").read_text())["policies"]["solver"]["steps"] == 4
+    assert json.loads((folder / "runs/demo/summary.json").read_text())["policies"]["solver"]["steps"] == 4
 
 
 @pytest.mark.slow
@@ -82,7 +90,7 @@ async def test_ctrl_c_drains_and_the_same_command_continues(folder: Path) -> Non
 
 
 @pytest.mark.slow
-async def test_a_live_run_refuses_a_second_up_answers_status_and_replaces_a_drained_actor(folder: Path) -> None:
+async def test_a_live_run_refuses_a_second_up_and_answers_status(folder: Path) -> None:
     async with started(folder, "up", "run.toml", *sets(*ENDLESS)) as command:
         await command.expect("solver step 1/")
         code, output = await finished(folder, "up", "run.toml")
@@ -98,8 +106,6 @@ async def test_a_live_run_refuses_a_second_up_answers_status_and_replaces_a_drai
         assert code == 0, output
         assert json.loads(output)["run"] == "demo"
 
-        os.kill(child_pid(command.process.pid, "--role rollout"), signal.SIGTERM)
-        await command.expect("rollout-local-0 ended before the run did; starting it again")
         command.process.send_signal(signal.SIGINT)
         assert await command.end() == 0
     code, output = await finished(folder, "status", "--folder", "runs/demo")
@@ -151,6 +157,16 @@ async def test_a_crash_that_is_not_made_good_ends_up_with_1_and_leaves_nothing_r
         assert await command.end() == 1, command.output
         assert "was killed by SIGKILL and node.max_restarts is 0" in command.output
         await eventually(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in children))
+
+
+@pytest.mark.slow
+async def test_a_drained_actor_is_replaced_while_the_run_goes_on(folder: Path) -> None:
+    async with started(folder, "up", "run.toml", *sets(*ENDLESS)) as command:
+        await command.expect("solver step 1/")
+        os.kill(child_pid(command.process.pid, "--role rollout"), signal.SIGTERM)
+        await command.expect("rollout-local-0 ended before the run did; starting it again")
+        command.process.send_signal(signal.SIGINT)
+        assert await command.end() == 0, command.output
 
 
 async def test_a_killed_up_takes_everything_with_it(folder: Path) -> None:

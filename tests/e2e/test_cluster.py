@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from astraflow.bus.ports import free_port
 
 from astraflow.actors.base.connection import Connection
 from astraflow.bus import Bus, Topology
-from astraflow.bus.ports import free_port
 from astraflow.messages import Event
 from tests.cli.toyrun import Command, finished, sets, started, write_toy
 from tests.e2e.liverun import QUICK, bus_of

@@ -1,5 +1,6 @@
 """What `astraflow status` says of real runs in trouble."""
 
+import re
 import signal
 import time
 from pathlib import Path
@@ -74,10 +75,10 @@ async def test_a_blocked_loop_and_code_that_a_node_lacks_are_named(tmp_path: Pat
         async with bus_of(connection_to(tmp_path / "runs/demo")) as bus:
             (tmp_path / "block").write_text("")
             sentence = await eventually(lambda: only_complaint(bus, "rollout-local-0 is stuck since "))
-            assert "my_env.py:13 run" in sentence
+            assert re.search(r"my_env\.py:1[23] run", sentence)  # in its loop
             event = await eventually(lambda: loop_event(bus))
             assert "the event loop of rollout-local-0 is blocked since" in event
-            assert "my_env.py:13 run" in event
+            assert re.search(r"my_env\.py:1[23] run", event)
             (tmp_path / "block").unlink()
             await eventually(lambda: well(bus))
             lines = (await eventually(lambda: page_without_problems(tmp_path), within_s=120)).splitlines()
