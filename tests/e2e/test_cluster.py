@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from astraflow.bus.ports import free_port
 
 from astraflow.actors.base.connection import Connection
 from astraflow.bus import Bus, Topology
 from astraflow.messages import Event
+from astraflow.ports import free_port
 from tests.cli.toyrun import Command, finished, sets, started, write_toy
 from tests.e2e.liverun import QUICK, bus_of
 from tests.e2e.processes import batches, trained_tasks
