@@ -9,6 +9,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from astraflow.algos.tensors import HostTensor
 from astraflow.background import Background
 from astraflow.config import EngineSection, SglangSection
@@ -45,10 +47,18 @@ class PooledEngine(SglangEngine):
     """An engine attached to a server of a pool, from its start to its stop."""
 
     def __init__(
-        self, pool: Pool, files: Mapping[str, bytes], tensors: Mapping[str, HostTensor], **section: Any
+        self,
+        pool: Pool,
+        files: Mapping[str, bytes],
+        tensors: Mapping[str, HostTensor],
+        *,
+        server: Mapping[str, Any] | None = None,
+        **section: Any,
     ) -> None:
+        """Args: server: keys of [engine.sglang]; section: keys of [engine]."""
         self._pool, self._server_section = pool, pool.take()
-        engine = EngineSection(kind="sglang", sglang=self._server_section, **section)
+        sglang = msgspec.structs.replace(self._server_section, **(server or {}))
+        engine = EngineSection(kind="sglang", sglang=sglang, **section)
         super().__init__(files, tensors, section=engine)
 
     async def stop(self) -> None:

@@ -5,12 +5,13 @@ It checks that the server can be used for a model; its weights are brought by th
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from astraflow.background import Background
 from astraflow.config import SglangSection
-from astraflow.engines.sglang.client import Client
+from astraflow.engines.sglang.client import Client, RefusedError
 from astraflow.engines.sglang.supported import check_version
 from astraflow.errors import EngineError
 
@@ -39,6 +40,9 @@ class AttachedServer:
                 f"the server at {client.url} serves a {info.get('model_type')} model ({info.get('model_path')}), "
                 f"the policy is a {self._model_type} model"
             )
+        with suppress(RefusedError):  # there is none, unless whoever had it before died in the middle of an update
+            await client.post("/end_weight_update", {}, within_s=ASK_WITHIN_S)
+        await client.post("/continue_generation", {"torch_empty_cache": False}, within_s=ASK_WITHIN_S)
         return client
 
     async def stop(self) -> None:

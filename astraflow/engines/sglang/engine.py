@@ -46,7 +46,7 @@ class SglangEngine:
         self._shapes = {name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
         self._section = section
         self._account = Account(Labels(), RateMeter(), self._facts.eos_token_ids)
-        self._link = ServerLink(section, files, tensors, self._account.labels)
+        self.link = ServerLink(section, files, tensors, self._account.labels)
         self._version = version
         self._context_length = min(section.context_length or self._facts.context_length, self._facts.context_length)
         self._state = "new"
@@ -82,14 +82,14 @@ class SglangEngine:
         try:
             async with Background() as background:
                 self._context_length = min(
-                    self._context_length, await self._link.start(background, self._version, self._context_length)
+                    self._context_length, await self.link.start(background, self._version, self._context_length)
                 )
-                self._account.seeded = self._link.seeded
+                self._account.seeded = self.link.seeded
                 self._background = background
                 self._state = "serving"
                 ready.set_result(None)
-                background.start(self._link.watch(lambda: self._expected(), self._account.rate.per_second))
-                background.start(self._link.adapt(lambda: len(self._running), self._pump))
+                background.start(self.link.watch(lambda: self._expected(), self._account.rate.per_second))
+                background.start(self.link.adapt(lambda: len(self._running), self._pump))
                 await self._stopping.wait()
         except Exception as exc:  # noqa: BLE001 - whatever ended it is told to whoever has a request here
             self._fail(exc)
@@ -97,7 +97,7 @@ class SglangEngine:
                 ready.set_exception(exc if isinstance(exc, AstraflowError) else EngineError(self._error))
         finally:
             self._background = None
-            await self._link.stop()
+            await self.link.stop()
 
     def _expected(self) -> int | None:
         """The version that the server must name; None while it changes."""
@@ -147,10 +147,10 @@ class SglangEngine:
 
     def _pump(self) -> None:
         """Give the server what waits, as far as admission goes."""
-        while self._waiting and not self._paused and len(self._running) < self._link.limit:
+        while self._waiting and not self._paused and len(self._running) < self.link.limit:
             assert self._background is not None
             request, reply = self._waiting.popleft()
-            completion = Completion(self._link.client, self._account, request, reply)
+            completion = Completion(self.link.client, self._account, request, reply)
             self._running[request.id] = (completion, reply)
             self._background.start(self._complete(completion, request.id))
 
@@ -180,10 +180,10 @@ class SglangEngine:
 
     async def _abort(self, server_id: str) -> None:
         with contextlib.suppress(EngineError):  # if the server can't hear it, `watch` finds out
-            await self._link.client.post("/abort_request", {"rid": server_id}, within_s=ABORT_WITHIN_S)
+            await self.link.client.post("/abort_request", {"rid": server_id}, within_s=ABORT_WITHIN_S)
 
     def takes_elements(self, name: str) -> bool:
-        return self._link.way.takes_elements(name)
+        return self.link.way.takes_elements(name)
 
     async def swap(self, version: int, changes: Mapping[str, Change]) -> float:
         """See `PolicyEngine`. If the caller is cancelled, the swap may still happen."""
@@ -195,10 +195,10 @@ class SglangEngine:
         """See `Verifiable`: loads them in full, and compares what the server says of its memory before and after."""
         self._check_serving()
         self._check_changes(tensors)
-        before = await self._link.checksums()
+        before = await self.link.checksums()
         version = self._version
         await self._in_place(version, tensors)
-        if await self._link.checksums() == before:
+        if await self.link.checksums() == before:
             return ""
         return f"what the server served as version {version} was not that version; it has been loaded in full now"
 
@@ -215,7 +215,7 @@ class SglangEngine:
     async def _in_place(self, version: int, changes: Mapping[str, Change]) -> float:
         async with self._swapping:
             loop = asyncio.get_running_loop()
-            preparing = loop.run_in_executor(None, self._link.way.prepare, changes)
+            preparing = loop.run_in_executor(None, self.link.way.prepare, changes)
             try:
                 prepared = await asyncio.shield(preparing)
             except asyncio.CancelledError:
@@ -238,23 +238,23 @@ class SglangEngine:
         """In the engine's own task group: whatever goes wrong here has left the server in between, and ends it."""
         started = time.monotonic()
         self._paused = True
-        await self._link.exchange(prepared, version)
+        await self.link.exchange(prepared, version)
         self._version, self._paused = version, False
         done.set_result(time.monotonic() - started)
         self._pump()
 
     def load(self) -> EngineLoad:
         return EngineLoad(
-            slots=self._link.limit,
+            slots=self.link.limit,
             running=len(self._running),
             queued=len(self._waiting),
             tokens_per_s=self._account.rate.per_second(),
             version=self._version,
             extra={
-                **self._link.gauges(),
+                **self.link.gauges(),
                 "policy.continued": float(self._account.continued),
                 "policy.relabelled_tokens": float(self._account.relabelled),
             },
-            about=self._link.about,
+            about=self.link.about,
             error=self._error,
         )

@@ -52,7 +52,7 @@ class ServerLink:
         self._tensors: Mapping[str, HostTensor] = tensors
         self._labels = labels
         self._server: LaunchedServer | AttachedServer | None = None
-        self._folder: Path | None = None
+        self.folder: Path | None = None
         self._admission = Admission(1)
         self._pressure = Pressure()
         self.about = ""
@@ -65,14 +65,13 @@ class ServerLink:
 
     async def start(self, background: Background, version: int, context_length: int) -> int:
         """Take a server and bring it the weights; the longest sequence that it serves. Raises EngineError."""
-        self._folder = folder = _make_folder(sum(tensor.data.nbytes for tensor in self._tensors.values()))
+        self.folder = folder = _make_folder(sum(tensor.data.nbytes for tensor in self._tensors.values()))
         self._server = server = await self._make_server(folder, version)
         self.client = client = await server.start(background)
         info = await server_info(client)
         ranks = int(info.get("tp_size") or 1)
         self.way = await self._choose_way(info, ranks, folder)
         if isinstance(server, AttachedServer):
-            await client.post("/continue_generation", {"torch_empty_cache": False}, within_s=CALL_WITHIN_S)
             await self.exchange(await asyncio.to_thread(self.way.prepare, self._tensors), version)
         else:
             for path in (folder / "model").glob("*.safetensors"):
@@ -195,8 +194,8 @@ class ServerLink:
             await self.client.close()
         if self._server is not None:
             await self._server.stop()
-        if self._folder is not None:
-            await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+        if self.folder is not None:
+            await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
 
 
 def _make_folder(size_bytes: int) -> Path:

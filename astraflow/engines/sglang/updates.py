@@ -25,6 +25,7 @@ from astraflow.models.folder import write_model
 WITHIN_S = 600.0  # of one update: a server that needs longer hangs
 APPLY = "astraflow_sglang.apply_update"
 DESCRIBE = "astraflow_sglang.describe"
+_TARGET = {"selector": "target"}  # not a draft model: it would answer in the place of the policy's
 REQUEST_BYTES = 1 << 28  # of whole tensors per request
 
 
@@ -54,11 +55,11 @@ class _Session:
         self._ranks = ranks
 
     async def update(self, payloads: list[str], *, load_format: str = "", flush: bool = False, label: str = "") -> None:
-        await self._client.post("/begin_weight_update", {}, within_s=WITHIN_S)
+        await self._client.post("/begin_weight_update", _TARGET, within_s=WITHIN_S)
         try:
             for number, payload in enumerate(payloads, start=1):
                 last = number == len(payloads)
-                body = {"serialized_named_tensors": [payload] * self._ranks, "flush_cache": flush and last}
+                body = {"serialized_named_tensors": [payload] * self._ranks, "flush_cache": flush and last, **_TARGET}
                 if load_format:
                     body["load_format"] = load_format
                 if label and last:
