@@ -38,6 +38,13 @@ def test_a_run_with_everybody_ready_has_no_problems() -> None:
     assert view_of(*everybody()).problems() == []
 
 
+def test_all_of_a_status_says_what_a_replica_is_made_of() -> None:
+    about = "SGLang 0.5.23 launched, weights by delta"
+    status = status_of(view_of(member("policy-n-0", "policy", policy="solver", about=about)), at=AT)
+    assert about in render(status, everything=True)
+    assert "SGLang" not in render(status)
+
+
 def test_missing_actors_are_named_with_what_waits_for_them() -> None:
     view = view_of()
     view.queues = {"task.sums": 12, "task.sums.eval": 0, "gen.solver": 3}

@@ -142,4 +142,5 @@ def _crew(status: Status) -> Iterator[str]:
 def _member_line(member: Member, at: float) -> str:
     state = member.state.value.replace("_", " ")
     line = f"  {member.actor:<24} {state:<12} since {duration(at - member.since)}, pid {member.pid} on {member.node}"
+    line += f", {member.about}" if member.about else ""
     return f"{line}, stuck in {member.stuck_frame}" if member.stuck_frame else line
