@@ -9,6 +9,7 @@ swap stops the server in between, so an event never holds tokens of two versions
 long; where the spans then say otherwise it is counted (`Account.relabelled`).
 """
 
+import asyncio
 import secrets
 from collections.abc import Mapping
 from contextlib import aclosing
@@ -22,6 +23,8 @@ from astraflow.engines.streams import RateMeter, Reply
 from astraflow.errors import EngineError
 
 TRIES = 4  # attempts in a row without a token
+AGAIN_S = 0.5  # before the second one, where the server did not answer; doubles
+OF_THE_REQUEST = frozenset({400, 413, 422})  # HTTP: the request is what is wrong, not the server
 
 
 class ForeignWeightsError(EngineError):
@@ -41,7 +44,7 @@ class Account:
 
 
 class Completion:
-    """Runs one request to its end. Whatever is wrong with the request itself ends its reply with an EngineError."""
+    """Runs one request to its end. What is wrong with the request itself ends its reply with an EngineError."""
 
     def __init__(self, client: Client, account: Account, request: EngineRequest, reply: Reply) -> None:
         self._client = client
@@ -53,25 +56,35 @@ class Completion:
         self.server_id = ""  # of the attempt that runs
 
     async def run(self, version: int) -> None:
-        """Args: version: what is served now. Raises ForeignWeightsError, and nothing else."""
-        without_progress = 0
+        """Args: version: what is served now. Raises EngineError if the server is what is wrong."""
+        tries = 0  # in a row without a token
         while not self._reply.ended:
             before = len(self._tokens)
-            try:
-                await self._attempt(version)
-                why = "the server aborted it"
-            except ForeignWeightsError:
-                raise
-            except RefusedError as exc:
-                self._reply.fail(str(exc))
+            trouble = await self._attempt_or_trouble(version)
+            if self._reply.ended:
                 return
-            except EngineError as exc:
-                why = str(exc)
-            if not self._reply.ended:
-                self._account.continued += 1
-                without_progress = 1 if len(self._tokens) > before else without_progress + 1
-                if without_progress == TRIES:
-                    self._reply.fail(f"{why}, {TRIES} times in a row")
+            self._account.continued += 1
+            tries = 1 if len(self._tokens) > before else tries + 1
+            if trouble is None and tries == TRIES:
+                self._reply.fail(f"the server aborted it {TRIES} times in a row")
+            elif trouble is not None and tries == TRIES:
+                raise EngineError(f"{trouble}, {TRIES} times in a row")
+            elif trouble is not None:
+                await asyncio.sleep(AGAIN_S * 2.0 ** (tries - 1))
+
+    async def _attempt_or_trouble(self, version: int) -> EngineError | None:
+        """What kept the server from serving it; None if it was aborted, or its reply has ended."""
+        try:
+            await self._attempt(version)
+        except ForeignWeightsError:
+            raise
+        except RefusedError as exc:
+            if exc.status not in OF_THE_REQUEST:
+                return exc
+            self._reply.fail(str(exc))
+        except EngineError as exc:
+            return exc
+        return None
 
     async def _attempt(self, version: int) -> None:
         self.server_id = secrets.token_hex(16)  # of one length: a server aborts all ids with the given prefix

@@ -31,6 +31,7 @@ ASK_EVERY_S = 0.5
 ASK_WITHIN_S = 30.0  # /health generates a token
 STOP_WITHIN_S = 15.0
 LAST_LINES = 15
+USAGE_ERROR = 2  # exit code
 SERVERSIDE = Path(__file__).parent / "serverside"
 DEFAULT_VENV = ".venv-sglang"
 STREAM_INTERVAL = 4  # tokens per event; a kill costs as many
@@ -141,6 +142,11 @@ class LaunchedServer:
             how = f"was killed by signal {-code} ({signal.Signals(-code).name})"
             if code == -signal.SIGKILL:
                 how += ", perhaps because the machine ran out of memory"
+        refused = [line for line in self._lines if ": error: " in line]
+        if code == USAGE_ERROR and refused:
+            return (
+                f"the SGLang server does not take engine.sglang.args: {refused[-1].partition(': error: ')[2].strip()}"
+            )
         return f"the SGLang server {how}; its last lines:\n{self._last_lines()}"
 
     def _last_lines(self) -> str:
