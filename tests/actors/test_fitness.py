@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+import msgspec
+
 from astraflow.actors.base.connection import Connection
 from astraflow.actors.node.fitness import Machine, available_memory, lacks_env, lacks_model, machine
-from astraflow.config import EnvSection
+from astraflow.config import EngineSection, EnvSection, SglangSection
 from tests.actors.run_in_progress import CONFIG
 
 GIB = 1 << 30
@@ -41,6 +43,22 @@ def test_a_model_folder_must_be_here_and_whole(tmp_path: Path, monkeypatch) -> N
     assert lacks_model("base")
     (tmp_path / "base/model.safetensors").touch()
     assert lacks_model("base") == ""
+
+
+def test_a_machine_without_sglang_says_how_to_get_it_and_needs_none_to_attach(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ASTRAFLOW_SGLANG_PYTHON", raising=False)
+
+    def lacks(**section: str) -> str:
+        engine = EngineSection(kind="sglang", sglang=SglangSection(**section))
+        solver = msgspec.structs.replace(CONFIG.policies["solver"], engine=engine)
+        config = msgspec.structs.replace(CONFIG, policies={**CONFIG.policies, "solver": solver})
+        return machine(config, cores=1).lacks_engine.get("solver", "")
+
+    assert f"no SGLang interpreter {tmp_path}/.venv-sglang/bin/python; make one with `make sglang`" in lacks()
+    assert lacks(url="http://h:1") == ""
+    (tmp_path / "python").touch()
+    assert lacks(python=str(tmp_path / "python")) == ""
 
 
 def test_roles_without_a_key_are_named(tmp_path: Path) -> None:

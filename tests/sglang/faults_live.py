@@ -13,7 +13,8 @@ import pytest_asyncio
 from astraflow.config import EngineSection, SglangSection
 from astraflow.engines.sglang.client import Client
 from astraflow.engines.sglang.engine import SglangEngine
-from astraflow.errors import EngineError
+from astraflow.errors import EngineError, WeightsError
+from astraflow.ports import free_port
 from tests.engines.contract import read, request
 from tests.engines.engine_models import tiny_model
 from tests.sglang.live import CPU_ARGS, Pool, PooledEngine, servers
@@ -203,6 +204,42 @@ async def test_what_the_server_does_not_take_is_said_in_its_own_words(changed: d
     with pytest.raises(EngineError, match=message):
         await engine.start()
     await engine.stop()
+
+
+async def test_a_server_with_another_model_is_refused(pool: Pool) -> None:
+    other = tiny_model("qwen2")
+    engine = PooledEngine(pool, other.files, other.tensors)
+    try:
+        with pytest.raises(EngineError, match=r"serves a llama model .*the policy is a qwen2 model"):
+            await engine.start()
+    finally:
+        await engine.stop()
+
+
+async def test_weights_that_the_servers_model_has_no_place_for_are_refused_by_name(pool: Pool) -> None:
+    engine = PooledEngine(
+        pool, MODEL.files, {**MODEL.tensors, "model.extra.weight": MODEL.tensors["model.norm.weight"]}
+    )
+    try:
+        with pytest.raises(WeightsError, match=r"model\.extra\.weight"):
+            await engine.start()
+    finally:
+        await engine.stop()
+
+
+async def test_a_server_that_does_not_answer_or_starts_slowly_is_said(pool: Pool) -> None:
+    nowhere = SglangSection(url=f"http://127.0.0.1:{free_port('127.0.0.1')}")
+    for section, message in (
+        (nowhere, "Cannot connect"),
+        (
+            SglangSection(args=dict(CPU_ARGS), start_within_s=1.0),
+            "is not ready after engine.sglang.start_within_s = 1 s",
+        ),
+    ):
+        engine = SglangEngine(MODEL.files, MODEL.tensors, section=EngineSection(kind="sglang", sglang=section))
+        with pytest.raises(EngineError, match=message):
+            await engine.start()
+        await engine.stop()
 
 
 async def test_an_interpreter_without_sglang_is_said_before_anything_starts(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from astraflow.actors.base.connection import Connection, bus_role
 from astraflow.actors.node.crew import serves_region
 from astraflow.config import EnvSection, RunConfig
+from astraflow.engines.sglang.supported import lacks_sglang
 from astraflow.envs.registry import missing_packages
 from astraflow.errors import ConfigError
 from astraflow.models.resolve import known_models
@@ -45,7 +46,8 @@ def machine(config: RunConfig, *, cores: int, connection: Connection | None = No
     """This machine, for this run. `connection`: whose credentials may be only for some roles."""
     torch = "" if importlib.util.find_spec("torch") else NO_TORCH
     policies = config.policies.items()
-    engines = {name: torch for name, policy in policies if policy.engine.kind == "cpu"}
+    engines = {name: lacks_sglang(policy.engine.sglang) for name, policy in policies if policy.engine.kind == "sglang"}
+    engines |= {name: torch for name, policy in policies if policy.engine.kind == "cpu"}
     learners = {name: torch for name, policy in policies if policy.trainer and policy.trainer.learner == "torch"}
     return Machine(
         cores=cores,

@@ -58,7 +58,7 @@ class Completion:
     async def run(self, version: int) -> None:
         """Args: version: what is served now. Raises EngineError if the server is what is wrong."""
         tries = 0  # in a row without a token
-        while not self._reply.ended:
+        while True:
             before = len(self._tokens)
             trouble = await self._attempt_or_trouble(version)
             if self._reply.ended:

@@ -20,7 +20,7 @@ from typing import Any
 from astraflow.background import Background
 from astraflow.config import SglangSection
 from astraflow.engines.sglang.client import Client, RefusedError
-from astraflow.engines.sglang.supported import check_supported
+from astraflow.engines.sglang.supported import check_supported, find_python
 from astraflow.engines.sglang.updates import APPLY, DESCRIBE
 from astraflow.errors import EngineError
 from astraflow.lifeline import dies_with_parent
@@ -33,7 +33,6 @@ STOP_WITHIN_S = 15.0
 LAST_LINES = 15
 USAGE_ERROR = 2  # exit code
 SERVERSIDE = Path(__file__).parent / "serverside"
-DEFAULT_VENV = ".venv-sglang"
 STREAM_INTERVAL = 4  # tokens per event; a kill costs as many
 
 
@@ -165,17 +164,6 @@ class LaunchedServer:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
-
-
-def find_python(section: SglangSection) -> Path:
-    """The interpreter with SGLang. Raises EngineError if it isn't there."""
-    python = Path(section.python or os.environ.get("ASTRAFLOW_SGLANG_PYTHON") or f"{DEFAULT_VENV}/bin/python")
-    if not python.is_file():
-        raise EngineError(
-            f"there is no SGLang interpreter {python.absolute()}; make one with `make sglang` (or `make sglang-cpu` "
-            "without a GPU), or name it: engine.sglang.python, or ASTRAFLOW_SGLANG_PYTHON"
-        )
-    return python.absolute()
 
 
 def server_flags(args: Mapping[str, Any]) -> Sequence[str]:

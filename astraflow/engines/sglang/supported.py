@@ -1,14 +1,43 @@
-"""Which SGLang versions this engine works with, and how one is asked for its version."""
+"""Where SGLang is on this machine, and which versions of it this engine works with. Imports nothing of SGLang's."""
 
 import asyncio
+import importlib.util
+import os
 from pathlib import Path
 
+from astraflow.config import SglangSection
 from astraflow.errors import EngineError
 
 OLDEST, BELOW = (0, 5, 23), (0, 6)  # the extra `sglang` and `make sglang` name the same range
 RANGE = "sglang>=0.5.23,<0.6"
 ASK_WITHIN_S = 60.0
+DEFAULT_VENV = ".venv-sglang"
 _ASK = "import importlib.metadata; print(importlib.metadata.version('sglang'))"
+
+
+def find_python(section: SglangSection) -> Path:
+    """The interpreter with SGLang. Raises EngineError if it isn't there."""
+    python = Path(section.python or os.environ.get("ASTRAFLOW_SGLANG_PYTHON") or f"{DEFAULT_VENV}/bin/python")
+    if not python.is_file():
+        raise EngineError(
+            f"there is no SGLang interpreter {python.absolute()}; make one with `make sglang` (or `make sglang-cpu` "
+            "without a GPU), or name it: engine.sglang.python, or ASTRAFLOW_SGLANG_PYTHON"
+        )
+    return python.absolute()
+
+
+def lacks_sglang(section: SglangSection) -> str:
+    """Why this machine can't have such an engine; "" = nothing speaks against it. Nothing is imported or started."""
+    missing = [name for name in ("aiohttp", "torch") if importlib.util.find_spec(name) is None]
+    if missing:
+        return f"{' and '.join(missing)} can't be imported here; install astraflow[sglang]"
+    if section.url:
+        return ""
+    try:
+        find_python(section)
+    except EngineError as exc:
+        return str(exc)
+    return ""
 
 
 def check_version(version: str, where: str) -> None:
