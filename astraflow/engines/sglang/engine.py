@@ -14,6 +14,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from astraflow.algos.changes import Change
 from astraflow.algos.tensors import HostTensor
@@ -29,6 +30,15 @@ from astraflow.engines.streams import RateMeter, Reply, ReplyStream
 from astraflow.errors import AstraflowError, EngineError, WeightsError
 
 ABORT_WITHIN_S = 10.0
+
+
+@dataclass(frozen=True)
+class _Running:
+    """A request that the server has."""
+
+    completion: Completion
+    reply: Reply
+    task: "asyncio.Task[None]"
 
 
 class SglangEngine:
@@ -52,7 +62,7 @@ class SglangEngine:
         self._state = "new"
         self._error = ""
         self._waiting: deque[tuple[EngineRequest, Reply]] = deque()
-        self._running: dict[str, tuple[Completion, Reply]] = {}
+        self._running: dict[str, _Running] = {}
         self._swapping = asyncio.Lock()
         self._paused = False
         self._background: Background | None = None  # while it serves
@@ -87,7 +97,8 @@ class SglangEngine:
                 self._account.seeded = self.link.seeded
                 self._background = background
                 self._state = "serving"
-                ready.set_result(None)
+                if not ready.done():  # whoever waits may have been cancelled, and stops it next
+                    ready.set_result(None)
                 background.start(self.link.watch(lambda: self._expected(), self._account.rate.per_second))
                 background.start(self.link.adapt(lambda: len(self._running), self._pump))
                 await self._stopping.wait()
@@ -109,7 +120,7 @@ class SglangEngine:
         self._end_all(lambda reply: reply.fail(self._error))
 
     def _end_all(self, end: Callable[[Reply], None]) -> None:
-        for _, reply in [*self._running.values(), *self._waiting]:
+        for reply in [*(item.reply for item in self._running.values()), *(reply for _, reply in self._waiting)]:
             end(reply)
         self._running.clear()
         self._waiting.clear()
@@ -151,13 +162,12 @@ class SglangEngine:
             assert self._background is not None
             request, reply = self._waiting.popleft()
             completion = Completion(self.link.client, self._account, request, reply)
-            self._running[request.id] = (completion, reply)
-            self._background.start(self._complete(completion, request.id))
+            task = self._background.start(self._complete(completion, request.id))
+            self._running[request.id] = _Running(completion, reply, task)
 
     async def _complete(self, completion: Completion, request_id: str) -> None:
         await completion.run(self._version)
-        if self._running.get(request_id, (None,))[0] is completion:
-            del self._running[request_id]
+        self._running.pop(request_id, None)  # gone already if the engine was stopped
         self._pump()
 
     async def cancel(self, request_id: str) -> None:
@@ -166,10 +176,10 @@ class SglangEngine:
     def _drop(self, request_id: str) -> None:
         running = self._running.pop(request_id, None)
         if running is not None:
-            completion, reply = running
-            reply.put((), (), self._version, "abort")
-            if self._background is not None:
-                self._background.start(self._abort(completion.server_id))
+            running.reply.put((), (), self._version, "abort")
+            running.task.cancel()  # closes its connection; the server notices that later than an abort
+            if self._background is not None and running.completion.server_id:
+                self._background.start(self._abort(running.completion.server_id))
             self._pump()
             return
         for item in self._waiting:
