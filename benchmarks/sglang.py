@@ -91,7 +91,6 @@ async def swaps(engine: SglangEngine, arguments: argparse.Namespace, tensors: Ma
     """Pause, seconds in all, and megabytes by each way, while requests run."""
     link, rng = engine.link, np.random.default_rng(0)
     folder = link.folder
-    assert folder is not None
     files = read_model(resolve_model(arguments.model))[0]
     ways = {"delta": link.way, "disk": DiskWay(link.client, folder, files), "tensors": TensorsWay(link.client, 1)}
     rows = {}

@@ -1,6 +1,9 @@
 """What the SGLang engine decides without a server: admission, metrics, labels, flags, versions."""
 
+import subprocess
+import sys
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +11,7 @@ from astraflow.engines.sglang.admission import FIRST, REST, Admission, Pressure
 from astraflow.engines.sglang.labels import Labels
 from astraflow.engines.sglang.launch import server_flags
 from astraflow.engines.sglang.metrics import read_pressure
+from astraflow.engines.sglang.scratch import Scratch
 from astraflow.engines.sglang.supported import check_version
 from astraflow.errors import EngineError
 
@@ -133,3 +137,28 @@ def test_versions_in_the_range_are_taken(version: str) -> None:
 def test_other_versions_are_refused_with_the_range(version: str) -> None:
     with pytest.raises(EngineError, match=r"SGLang .*works with sglang>=0\.5\.23,<0\.6"):
         check_version(version, "here")
+
+
+def test_a_folder_is_removed_with_its_engine_and_by_the_next_one_if_that_was_killed(tmp_path: Path) -> None:
+    living = Scratch(1, (tmp_path,))
+    script = "import os, pathlib, sys; from astraflow.engines.sglang.scratch import Scratch; "
+    script += "print(Scratch(1, (pathlib.Path(sys.argv[1]),)).path, flush=True); os.kill(os.getpid(), 9)"
+    killed = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True
+    ).stdout.strip()
+    assert (Path(killed) / "lock").exists()
+    (tmp_path / "astraflow-sglang-without-a-lock").mkdir()  # being made at this moment
+    other = Scratch(1, (tmp_path,))
+    assert not Path(killed).exists()
+    assert living.path.exists()
+    assert other.path.stat().st_mode & 0o077 == 0
+    other.remove()
+    living.remove()
+    assert [path.name for path in tmp_path.iterdir()] == ["astraflow-sglang-without-a-lock"]
+
+
+def test_a_model_that_does_not_fit_in_memory_goes_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    scratch = Scratch(1 << 60, (Path("/dev/shm"), tmp_path / "disk"))
+    assert scratch.path.parent == tmp_path / "disk"
+    scratch.remove()

@@ -126,12 +126,13 @@ class SglangEngine:
         self._waiting.clear()
 
     async def stop(self) -> None:
+        was_starting = self._state == "starting"
         if self._state != "failed":
             self._state = "stopped"
         self._end_all(lambda reply: reply.put((), (), self._version, "abort"))
         if self._main is not None:
             self._stopping.set()
-            if self._background is None:  # not up yet: nothing listens
+            if was_starting:  # nothing looks at the event yet
                 self._main.cancel()
             await asyncio.wait((self._main,))
 

@@ -5,8 +5,6 @@ engine's label; whatever shows otherwise ends `watch` with an EngineError.
 """
 
 import asyncio
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,6 +21,7 @@ from astraflow.engines.sglang.completion import ForeignWeightsError
 from astraflow.engines.sglang.labels import Labels
 from astraflow.engines.sglang.launch import LaunchedServer
 from astraflow.engines.sglang.metrics import read_pressure
+from astraflow.engines.sglang.scratch import Scratch
 from astraflow.engines.sglang.updates import APPLY, DeltaWay, DiskWay, TensorsWay, Way, untraceable
 from astraflow.errors import EngineError
 from astraflow.models.folder import write_model
@@ -52,7 +51,7 @@ class ServerLink:
         self._tensors: Mapping[str, HostTensor] = tensors
         self._labels = labels
         self._server: LaunchedServer | AttachedServer | None = None
-        self.folder: Path | None = None
+        self._scratch: Scratch | None = None
         self._admission = Admission(1)
         self._pressure = Pressure()
         self.about = ""
@@ -63,9 +62,17 @@ class ServerLink:
         """Requests that the server gets at a time."""
         return self._admission.limit
 
+    @property
+    def folder(self) -> Path:
+        """What this process and the server share."""
+        assert self._scratch is not None, "start() comes first"
+        return self._scratch.path
+
     async def start(self, background: Background, version: int, context_length: int) -> int:
         """Take a server and bring it the weights; the longest sequence that it serves. Raises EngineError."""
-        self.folder = folder = _make_folder(sum(tensor.data.nbytes for tensor in self._tensors.values()))
+        size = sum(tensor.data.nbytes for tensor in self._tensors.values())
+        self._scratch = await asyncio.to_thread(Scratch, size)
+        folder = self.folder
         self._server = server = await self._make_server(folder, version)
         self.client = client = await server.start(background)
         info = await server_info(client)
@@ -194,12 +201,6 @@ class ServerLink:
             await self.client.close()
         if self._server is not None:
             await self._server.stop()
-        if self.folder is not None:
-            await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
-
-
-def _make_folder(size_bytes: int) -> Path:
-    """A private folder in memory if the model fits there twice, else on disk."""
-    memory = Path("/dev/shm")
-    roomy = memory.is_dir() and shutil.disk_usage(memory).free > 2 * size_bytes
-    return Path(tempfile.mkdtemp(prefix="astraflow-sglang-", dir=memory if roomy else None))
+        if self._scratch is not None:
+            await asyncio.to_thread(self._scratch.remove)
+            self._scratch = None
