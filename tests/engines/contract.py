@@ -246,6 +246,15 @@ async def a_swap_takes_effect_between_two_tokens_of_running_requests(case: Engin
     assert after.versions == (VersionSpan(version=7, start=0, end=24),)
 
 
+async def a_swap_that_changes_nothing_names_the_version(case: EngineCase, engine: PolicyEngine) -> None:
+    before = await read(engine.generate(request("before", temperature=case.repeatable())))
+    await engine.swap(3, {})
+    assert engine.load().version == 3
+    after = await read(engine.generate(request("after", temperature=case.repeatable())))
+    assert after.tokens == before.tokens
+    assert after.versions == (VersionSpan(version=3, start=0, end=24),)
+
+
 async def after_a_swap_recomputed_requests_go_on_as_on_a_fresh_engine(case: EngineCase, engine: PolicyEngine) -> None:
     recomputing = case.load(16, case.first, on_update="recompute")
     fresh = case.load(16, case.tensors)
@@ -412,6 +421,7 @@ CONTRACT: tuple[Check, ...] = (
     closing_a_stream_cancels_its_request,
     more_requests_than_slots_are_all_served,
     a_swap_takes_effect_between_two_tokens_of_running_requests,
+    a_swap_that_changes_nothing_names_the_version,
     after_a_swap_recomputed_requests_go_on_as_on_a_fresh_engine,
     a_swap_that_does_not_fit_changes_nothing,
     sparse_swaps_leave_what_a_fresh_engine_would_have,

@@ -158,6 +158,39 @@ async def server_pids(client: Client) -> list[int]:
     return [*found, *(int(line) for line in (await children.communicate())[0].split())]
 
 
+@pytest.mark.parametrize("engine", [{"update": "disk"}, {"update": "tensors"}], indirect=True)
+async def test_a_version_without_changes_is_named_by_each_way(engine: PooledEngine) -> None:
+    await engine.swap(5, {})
+    found = await read(engine.generate(request("after", count=4)))
+    assert {span.version for span in found.versions} == {5}
+
+
+async def test_a_swap_that_fails_says_why_and_ends_the_engine(engine: PooledEngine) -> None:
+    await engine.link.client.post("/begin_weight_update", {}, within_s=30)  # somebody else is at it too
+    running = [engine.generate(request(str(number), count=200)) for number in range(8)][-1]
+    await anext(running)
+    with pytest.raises(EngineError, match="session is already open"):
+        await engine.swap(4, OTHER.tensors)
+    with pytest.raises(EngineError, match="session is already open"):
+        async for _ in running:
+            pass
+    with pytest.raises(EngineError, match="session is already open"):
+        engine.generate(request("late"))
+
+
+@pytest.mark.parametrize("engine", [{"hang_s": 3.0}], indirect=True)
+async def test_a_scheduler_that_hangs_before_the_first_token_is_noticed(engine: PooledEngine) -> None:
+    pids = await server_pids(engine.link.client)
+    for pid in pids[1:]:  # the HTTP process goes on answering
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(EngineError, match="hangs: nothing for 3 s"):
+            await anext(engine.generate(request("running", count=200)))
+    finally:
+        for pid in pids[1:]:
+            os.kill(pid, signal.SIGCONT)
+
+
 async def test_a_launched_server_that_is_killed_ends_its_streams_and_leaves_nothing(tmp_path: Path) -> None:
     engine = launched(CPU_ARGS)
     try:
@@ -243,7 +276,7 @@ async def test_a_server_that_does_not_answer_or_starts_slowly_is_said(pool: Pool
 
 
 async def test_an_interpreter_without_sglang_is_said_before_anything_starts(tmp_path: Path) -> None:
-    for python, message in ((tmp_path / "no", "make sglang"), (Path("/usr/bin/true"), "no SGLang|range|has SGLang")):
+    for python, message in ((tmp_path / "no", "make sglang"), (Path("/usr/bin/true"), "has SGLang ,")):
         engine = launched(CPU_ARGS, python=str(python))
         with pytest.raises(EngineError, match=message):
             await engine.start()

@@ -36,11 +36,16 @@ class Admission:
         self._rest = 0
         self._queued_for = 0
         self._retracted: float | None = None
+        self._peak = 0  # requests at the server since the last look
         self._excused = False
 
     def excuse(self) -> None:
         """The next retractions are no pressure: a swap made the server retract what ran."""
         self._excused = True
+
+    def given(self, count: int) -> None:
+        """The server has this many requests now."""
+        self._peak = max(self._peak, count)
 
     def observe(self, pressure: Pressure, *, given: int) -> None:
         """Adapt to what the server says while it has `given` requests. Call it about once a second."""
@@ -55,5 +60,6 @@ class Admission:
             self._rest = REST
         elif self._rest:
             self._rest -= 1
-        elif given >= self.limit and pressure.kv_usage < ROOM_BELOW:
+        elif max(self._peak, given) >= self.limit and pressure.kv_usage < ROOM_BELOW:
             self.limit = min(self._most, self.limit + max(1, int(self.limit * GROW)))
+        self._peak = given

@@ -47,6 +47,8 @@ class AttachedServer:
 
     async def stop(self) -> None:
         """Leaves it running."""
+        if self._client is not None:
+            await self._client.close()
 
 
 async def server_info(client: Client) -> Mapping[str, Any]:

@@ -51,7 +51,7 @@ class Client:
 
     async def get(self, path: str, *, within_s: float) -> Any:
         """JSON of a GET."""
-        return json.loads(await self._call("GET", path, None, within_s))
+        return self._json(path, await self._call("GET", path, None, within_s))
 
     async def get_text(self, path: str, *, within_s: float) -> str:
         """Body of a GET."""
@@ -60,10 +60,16 @@ class Client:
     async def post(self, path: str, body: Mapping[str, Any], *, within_s: float) -> Any:
         """JSON of a POST; None if the answer is empty. Raises RefusedError also for `success: false`."""
         data = await self._call("POST", path, body, within_s)
-        answer = json.loads(data) if data.strip() else None
+        answer = self._json(path, data) if data.strip() else None
         if isinstance(answer, dict) and answer.get("success") is False:
             raise RefusedError(200, f"{self.url}{path}: {answer.get('message') or answer}")
         return answer
+
+    def _json(self, path: str, data: bytes) -> Any:
+        try:
+            return json.loads(data)
+        except ValueError as exc:
+            raise EngineError(f"{self.url}{path} is no SGLang server: it answered {data[:80]!r}") from exc
 
     async def _call(self, method: str, path: str, body: Mapping[str, Any] | None, within_s: float) -> bytes:
         assert self._session is not None, "open() comes first"
@@ -107,8 +113,9 @@ def _event(data: bytes) -> dict[str, Any]:
     event = json.loads(data)
     if not isinstance(event, dict):
         raise ValueError(f"an event is {data[:100]!r}, expected an object")
-    if "error" in event:
-        raise RefusedError(int(event["error"].get("code") or 500), str(event["error"].get("message") or event["error"]))
+    if error := event.get("error"):
+        details = error if isinstance(error, dict) else {}
+        raise RefusedError(int(details.get("code") or 500), str(details.get("message") or error))
     return event
 
 

@@ -27,6 +27,10 @@ AGAIN_S = 0.5  # before the second one, where the server did not answer; doubles
 OF_THE_REQUEST = frozenset({400, 413, 422})  # HTTP: the request is what is wrong, not the server
 
 
+class AbortedError(EngineError):
+    """The server gave this request up; others go on."""
+
+
 class ForeignWeightsError(EngineError):
     """The server serves weights that this engine did not give it."""
 
@@ -39,6 +43,7 @@ class Account:
     rate: RateMeter
     eos_token_ids: tuple[int, ...]
     seeded: bool = False  # the server samples by the seeds that it is given
+    exchanges: int = 0  # of weights; part of the key of cached prefixes
     relabelled: int = 0  # tokens that were passed on under another version than the server names in the end
     continued: int = 0  # attempts that the server dropped
 
@@ -49,33 +54,38 @@ class Completion:
     def __init__(self, client: Client, account: Account, request: EngineRequest, reply: Reply) -> None:
         self._client = client
         self._account = account
-        self._request = request
+        self.request = request
         self._reply = reply
         self._tokens: list[int] = []  # passed on
         self._stops = frozenset(request.sampling.stop_token_ids)
         self.server_id = ""  # of the attempt that runs
 
-    async def run(self, version: int) -> None:
-        """Args: version: what is served now. Raises EngineError if the server is what is wrong."""
+    @property
+    def has_begun(self) -> bool:
+        """Whether a token of it has come."""
+        return bool(self._tokens)
+
+    async def run(self) -> None:
+        """Raises EngineError if the server is what is wrong."""
         tries = 0  # in a row without a token
         while True:
             before = len(self._tokens)
-            trouble = await self._attempt_or_trouble(version)
-            if self._reply.ended:
+            trouble = await self._attempt_or_trouble()
+            if self._reply.ended or trouble is None:
                 return
             self._account.continued += 1
             tries = 1 if len(self._tokens) > before else tries + 1
-            if trouble is None and tries == TRIES:
-                self._reply.fail(f"the server aborted it {TRIES} times in a row")
-            elif trouble is not None and tries == TRIES:
-                raise EngineError(f"{trouble}, {TRIES} times in a row")
-            elif trouble is not None:
-                await asyncio.sleep(AGAIN_S * 2.0 ** (tries - 1))
+            if tries == TRIES:
+                if not isinstance(trouble, AbortedError):
+                    raise EngineError(f"{trouble}, {TRIES} times in a row")
+                self._reply.fail(f"{trouble}, {TRIES} times in a row")
+                return
+            await asyncio.sleep(AGAIN_S * 2.0 ** (tries - 1))
 
-    async def _attempt_or_trouble(self, version: int) -> EngineError | None:
-        """What kept the server from serving it; None if it was aborted, or its reply has ended."""
+    async def _attempt_or_trouble(self) -> EngineError | None:
+        """What kept the server from serving it to the end; None: its reply has ended."""
         try:
-            await self._attempt(version)
+            await self._attempt()
         except ForeignWeightsError:
             raise
         except RefusedError as exc:
@@ -86,12 +96,11 @@ class Completion:
             return exc
         return None
 
-    async def _attempt(self, version: int) -> None:
+    async def _attempt(self) -> None:
         self.server_id = secrets.token_hex(16)  # of one length: a server aborts all ids with the given prefix
-        already = len(self._tokens)
         seen = 0
         labels: list[str] = []  # of this attempt's tokens
-        async with aclosing(self._client.generate(self._body(version))) as events:
+        async with aclosing(self._client.generate(self._body())) as events:
             async for event in events:
                 meta = event["meta_info"]
                 tokens, logprobs = _news(event, seen)
@@ -103,10 +112,10 @@ class Completion:
                     self._account.relabelled += _differing(labels, spans)
                 if self._pass_on(tokens, logprobs, labels[-len(tokens) :] if tokens else []):
                     return
-                self._finish(finish, already + seen)
+                self._finish(finish)
 
-    def _body(self, version: int) -> dict[str, Any]:
-        request, sampling = self._request, self._request.sampling
+    def _body(self) -> dict[str, Any]:
+        request, sampling = self.request, self.request.sampling
         settings: dict[str, Any] = {
             "max_new_tokens": sampling.max_new_tokens - len(self._tokens),
             "temperature": sampling.temperature,
@@ -126,7 +135,7 @@ class Completion:
             "return_logprob": True,
             "logprob_start_len": -1,
             "stream": True,
-            "extra_key": self._account.labels.label(version),  # prefixes that other versions cached are not for it
+            "extra_key": self._account.labels.label(self._account.exchanges),  # prefixes of other weights aren't for it
         }
 
     def _pass_on(self, tokens: list[int], logprobs: list[float], labels: list[str]) -> bool:
@@ -150,12 +159,14 @@ class Completion:
             start = stretch
         return stop is not None
 
-    def _finish(self, finish: Mapping[str, Any], count: int) -> None:
+    def _finish(self, finish: Mapping[str, Any]) -> None:
         kind = finish.get("type")
         if kind in ("stop", "length"):
             self._reply.put((), (), 0, str(kind))
-        elif kind == "abort" and finish.get("status_code") not in (None, 200, 503):
+        elif kind == "abort" and finish.get("status_code") in OF_THE_REQUEST:
             raise RefusedError(int(finish["status_code"]), str(finish.get("message")))
+        elif kind == "abort":
+            raise AbortedError(f"the server aborted it ({finish.get('message') or 'without a reason'})")
 
 
 def _news(event: Mapping[str, Any], seen: int) -> tuple[list[int], list[float]]:
@@ -163,6 +174,8 @@ def _news(event: Mapping[str, Any], seen: int) -> tuple[list[int], list[float]]:
     meta = event["meta_info"]
     count = meta["completion_tokens"] - seen
     tokens, entries = event["output_ids"], meta.get("output_token_logprobs") or []
+    if not 0 <= count <= min(len(tokens), len(entries)):
+        raise EngineError(f"the server names {count} new tokens, and sent {len(tokens)} with {len(entries)} logprobs")
     tokens, entries = tokens[len(tokens) - count :], entries[len(entries) - count :]
     if [entry[1] for entry in entries] != tokens:
         raise EngineError(f"the server's tokens and logprobs don't belong together: {len(tokens)} and {len(entries)}")
@@ -175,7 +188,10 @@ def _labels(
     """Of each new token: as the spans say where they are known."""
     if not spans:
         return [str(meta["weight_version"])] * len(tokens)
-    return _spread(spans)[start : start + len(tokens)]
+    named = _spread(spans)[start : start + len(tokens)]
+    if len(named) != len(tokens):
+        raise EngineError(f"the server names the versions of {start + len(named)} of {start + len(tokens)} tokens")
+    return named
 
 
 def _spread(spans: list[Mapping[str, Any]]) -> list[str]:

@@ -13,8 +13,10 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
 
 from astraflow.algos.changes import Change
 from astraflow.algos.tensors import HostTensor
@@ -30,6 +32,17 @@ from astraflow.engines.streams import RateMeter, Reply, ReplyStream
 from astraflow.errors import AstraflowError, EngineError, WeightsError
 
 ABORT_WITHIN_S = 10.0
+STOP_WITHIN_S = 10.0  # of a swap
+
+
+class State(StrEnum):
+    """See the module's docstring."""
+
+    NEW = "new"
+    STARTING = "starting"
+    SERVING = "serving"
+    STOPPED = "stopped"
+    FAILED = "failed"
 
 
 @dataclass(frozen=True)
@@ -59,7 +72,7 @@ class SglangEngine:
         self.link = ServerLink(section, files, tensors, self._account.labels)
         self._version = version
         self._context_length = min(section.context_length or self._facts.context_length, self._facts.context_length)
-        self._state = "new"
+        self._state = State.NEW
         self._error = ""
         self._waiting: deque[tuple[EngineRequest, Reply]] = deque()
         self._running: dict[str, _Running] = {}
@@ -79,8 +92,8 @@ class SglangEngine:
         return self._context_length
 
     async def start(self) -> None:
-        assert self._state == "new", f"engine is {self._state}, an engine starts once"
-        self._state = "starting"
+        assert self._state is State.NEW, f"engine is {self._state}, an engine starts once"
+        self._state = State.STARTING
         loop = asyncio.get_running_loop()
         ready = loop.create_future()
         # A task of its own, which owns all others: a group must be left by the task that entered it, and `start` and
@@ -96,11 +109,12 @@ class SglangEngine:
                 )
                 self._account.seeded = self.link.seeded
                 self._background = background
-                self._state = "serving"
+                self._state = State.SERVING
                 if not ready.done():  # whoever waits may have been cancelled, and stops it next
                     ready.set_result(None)
-                background.start(self.link.watch(lambda: self._expected(), self._account.rate.per_second))
-                background.start(self.link.adapt(lambda: len(self._running), self._pump))
+                given = lambda: len(self._running)  # noqa: E731 - of both
+                self._start(self.link.watch(self._expected, given, self._account.rate.per_second))
+                self._start(self.link.adapt(given, self._pump))
                 await self._stopping.wait()
         except Exception as exc:  # noqa: BLE001 - whatever ended it is told to whoever has a request here
             self._fail(exc)
@@ -108,14 +122,30 @@ class SglangEngine:
                 ready.set_exception(exc if isinstance(exc, AstraflowError) else EngineError(self._error))
         finally:
             self._background = None
+            if not ready.done():
+                ready.set_exception(EngineError("the engine was stopped while it started"))
             await self.link.stop()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Run it while the engine serves. If it crashes the engine has failed at once; the others need time to end."""
+        assert self._background is not None
+        return self._background.start(self._or_fail(work))
+
+    async def _or_fail(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception as exc:
+            self._fail(exc)
+            raise
 
     def _expected(self) -> int | None:
         """The version that the server must name; None while it changes."""
         return None if self._paused or self._swapping.locked() else self._version
 
     def _fail(self, exc: Exception) -> None:
-        self._state = "failed"
+        if self._state is State.FAILED:  # the first reason counts
+            return
+        self._state = State.FAILED
         self._error = str(exc) if isinstance(exc, AstraflowError) else f"engine failed: {exc!r}"
         self._end_all(lambda reply: reply.fail(self._error))
 
@@ -126,15 +156,23 @@ class SglangEngine:
         self._waiting.clear()
 
     async def stop(self) -> None:
-        was_starting = self._state == "starting"
-        if self._state != "failed":
-            self._state = "stopped"
+        was_starting = self._state is State.STARTING
+        if self._state is not State.FAILED:
+            self._state = State.STOPPED
         self._end_all(lambda reply: reply.put((), (), self._version, "abort"))
         if self._main is not None:
+            if self._state is State.STOPPED and not was_starting:
+                await self._until_whole()
             self._stopping.set()
             if was_starting:  # nothing looks at the event yet
                 self._main.cancel()
             await asyncio.wait((self._main,))
+
+    async def _until_whole(self) -> None:
+        """Let a swap end, so that a server that others use isn't left paused; it may hang."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_WITHIN_S), self._swapping:
+                pass
 
     def generate(self, request: EngineRequest) -> TokenStream:
         return self.generate_together([request])[0]
@@ -154,20 +192,22 @@ class SglangEngine:
         return [ReplyStream(reply, self._drop) for reply in replies]
 
     def _check_serving(self) -> None:
-        if self._state != "serving":
+        if self._state is not State.SERVING:
             raise EngineError(self._error or f"the engine is {self._state}, it takes requests only while serving")
 
     def _pump(self) -> None:
         """Give the server what waits, as far as admission goes."""
         while self._waiting and not self._paused and len(self._running) < self.link.limit:
-            assert self._background is not None
-            request, reply = self._waiting.popleft()
-            completion = Completion(self.link.client, self._account, request, reply)
-            task = self._background.start(self._complete(completion, request.id))
-            self._running[request.id] = _Running(completion, reply, task)
+            self._give(*self._waiting.popleft())
+            self.link.given(len(self._running))
+
+    def _give(self, request: EngineRequest, reply: Reply) -> None:
+        completion = Completion(self.link.client, self._account, request, reply)
+        task = self._start(self._complete(completion, request.id))
+        self._running[request.id] = _Running(completion, reply, task)
 
     async def _complete(self, completion: Completion, request_id: str) -> None:
-        await completion.run(self._version)
+        await completion.run()
         self._running.pop(request_id, None)  # gone already if the engine was stopped
         self._pump()
 
@@ -178,9 +218,7 @@ class SglangEngine:
         running = self._running.pop(request_id, None)
         if running is not None:
             running.reply.put((), (), self._version, "abort")
-            running.task.cancel()  # closes its connection; the server notices that later than an abort
-            if self._background is not None and running.completion.server_id:
-                self._background.start(self._abort(running.completion.server_id))
+            self._take_back(running)
             self._pump()
             return
         for item in self._waiting:
@@ -188,6 +226,18 @@ class SglangEngine:
                 self._waiting.remove(item)
                 item[1].put((), (), self._version, "abort")
                 return
+
+    def _take_back(self, running: _Running) -> None:
+        running.task.cancel()  # closes its connection; the server notices that later than an abort
+        if self._state is State.SERVING and running.completion.server_id:
+            self._start(self._abort(running.completion.server_id))
+
+    def _begin_anew(self) -> None:
+        """What has no token yet may still wait in the server, under the cache key of the weights before."""
+        for running in list(self._running.values()):
+            if not running.completion.has_begun:
+                self._take_back(running)
+                self._give(running.completion.request, running.reply)
 
     async def _abort(self, server_id: str) -> None:
         with contextlib.suppress(EngineError):  # if the server can't hear it, `watch` finds out
@@ -208,6 +258,8 @@ class SglangEngine:
         self._check_changes(tensors)
         before = await self.link.checksums()
         version = self._version
+        if before is None:
+            return ""  # this server can't say
         await self._in_place(version, tensors)
         if await self.link.checksums() == before:
             return ""
@@ -232,10 +284,11 @@ class SglangEngine:
             except asyncio.CancelledError:
                 await asyncio.wait([preparing])  # it reads `changes`
                 raise
+            except OSError as exc:
+                raise WeightsError(f"version {version} can't be written to {self.link.folder}: {exc}") from exc
             self._check_serving()
-            assert self._background is not None
             done: asyncio.Future[float] = loop.create_future()
-            task = self._background.start(self._send(version, prepared, done))
+            task = self._start(self._send(version, prepared, done))
             try:
                 await asyncio.shield(asyncio.wait((task,)))
             except asyncio.CancelledError:
@@ -251,7 +304,9 @@ class SglangEngine:
         self._paused = True
         await self.link.exchange(prepared, version)
         self._version, self._paused = version, False
+        self._account.exchanges += 1
         done.set_result(time.monotonic() - started)
+        self._begin_anew()
         self._pump()
 
     def load(self) -> EngineLoad:

@@ -107,7 +107,7 @@ class LaunchedServer:
         assert self._process is not None
         assert self._process.stdout is not None
         while line := await _line(self._process.stdout):
-            text = line.decode(errors="replace")
+            text = line.decode(errors="replace").replace(self.key, "***")  # SGLang prints its arguments
             sys.stderr.write(f"sglang: {text}")
             self._lines.append(text)
 

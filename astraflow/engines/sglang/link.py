@@ -5,6 +5,7 @@ engine's label; whatever shows otherwise ends `watch` with an EngineError.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,13 +23,14 @@ from astraflow.engines.sglang.labels import Labels
 from astraflow.engines.sglang.launch import LaunchedServer
 from astraflow.engines.sglang.metrics import read_pressure
 from astraflow.engines.sglang.scratch import Scratch
-from astraflow.engines.sglang.updates import APPLY, DeltaWay, DiskWay, TensorsWay, Way, untraceable
+from astraflow.engines.sglang.updates import APPLY, DeltaWay, DiskWay, NotSharedError, TensorsWay, Way, untraceable
 from astraflow.errors import EngineError
 from astraflow.models.folder import write_model
 
 ADAPT_EVERY_S = 1.0
 WATCH_EVERY_S = 2.0
 CALL_WITHIN_S = 60.0
+log = logging.getLogger(__name__)
 _DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 _SECTION_DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 
@@ -61,6 +63,10 @@ class ServerLink:
     def limit(self) -> int:
         """Requests that the server gets at a time."""
         return self._admission.limit
+
+    def given(self, count: int) -> None:
+        """The server has this many requests now."""
+        self._admission.given(count)
 
     @property
     def folder(self) -> Path:
@@ -99,7 +105,7 @@ class ServerLink:
             return AttachedServer(section, model_type=read_facts(self._files).model_type)
         model = folder / "model"
         model.mkdir()
-        await asyncio.to_thread(write_model, model, self._files, self._tensors)
+        await _to_its_end(write_model, model, self._files, self._tensors)
         largest = max(self._tensors.values(), key=lambda tensor: tensor.data.nbytes)
         dtype = _SECTION_DTYPES.get(self._section.dtype) or _DTYPES[largest.dtype]
         args = dict(section.args)
@@ -112,13 +118,19 @@ class ServerLink:
         wanted = self._section.sglang.update
         shared = not self._section.sglang.url or shares_folder(info, self.client)
         has_module = APPLY in (info.get("custom_weight_loader") or [])
-        if wanted == "delta" or (wanted == "auto" and has_module and shared):
-            if not (has_module and shared):
-                raise EngineError(
-                    f"engine.sglang.update = 'delta' needs a server on this machine that was started with "
-                    f"--custom-weight-loader {APPLY} (docs/sglang.md); use 'auto'"
-                )
-            whole = await untraceable(self.client, ranks, folder, self._tensors)
+        if wanted == "delta" and not (has_module and shared):
+            raise EngineError(
+                f"engine.sglang.update = 'delta' needs a server on this machine that was started with "
+                f"--custom-weight-loader {APPLY} (docs/sglang.md); use 'auto'"
+            )
+        if has_module and shared and wanted in ("auto", "delta"):
+            try:
+                whole = await untraceable(self.client, ranks, folder, self._tensors)
+            except NotSharedError as exc:
+                if wanted == "delta":
+                    raise
+                log.warning("sglang.folder_not_shared", extra={"why": str(exc)})
+                return TensorsWay(self.client, ranks)
             return DeltaWay(self.client, ranks, folder, whole)
         if wanted == "disk" or (wanted == "auto" and shared):
             return DiskWay(self.client, folder, self._files)
@@ -128,24 +140,33 @@ class ServerLink:
         """Put weights in place between two decode steps. Raises EngineError: the server may serve a mix now."""
         recompute = self._section.on_update == "recompute"
         pause = {"mode": "retract" if recompute else "in_place"}
-        await self.client.post("/pause_generation", pause, within_s=CALL_WITHIN_S)
-        await self.way.send(prepared, self._labels.label(version), flush=recompute)
+        named = {"new_version": self._labels.label(version), "abort_all_requests": False}
         if recompute:
             self._admission.excuse()
+        await self.client.post("/pause_generation", pause, within_s=CALL_WITHIN_S)
+        await self.way.send(prepared, flush=recompute)
+        await self.client.post("/update_weight_version", named, within_s=CALL_WITHIN_S)
         await self.client.post("/continue_generation", {"torch_empty_cache": False}, within_s=CALL_WITHIN_S)
 
     async def checksums(self) -> object:
-        """Of the weights in the server's memory, as it says itself."""
-        answer = await self.client.post("/weights_checker", {"action": "checksum"}, within_s=CALL_WITHIN_S)
+        """Of the weights in the server's memory, as it says itself; None if it doesn't."""
+        try:
+            answer = await self.client.post("/weights_checker", {"action": "checksum"}, within_s=CALL_WITHIN_S)
+        except EngineError as exc:
+            log.warning("sglang.no_checksums", extra={"why": str(exc)})
+            return None
         return [rank["per_gpu_checksum"] for rank in answer["ranks"]]
 
     async def _end_with(self, server: LaunchedServer) -> None:
         raise EngineError(await server.ended())
 
-    async def watch(self, expected: Callable[[], int | None], rate: Callable[[], float]) -> None:
+    async def watch(
+        self, expected: Callable[[], int | None], given: Callable[[], int], rate: Callable[[], float]
+    ) -> None:
         """Look after the server for ever. Raises EngineError if it hangs or serves what it wasn't given here.
 
-        Args: expected: the version that it must name, None while it changes; rate: tokens/s of the last seconds.
+        Args: expected: the version that it must name, None while it changes; given: requests that it has; rate:
+            tokens/s of the last seconds.
         """
         hang_s = self._section.sglang.hang_s
         heard = time.monotonic()
@@ -156,7 +177,7 @@ class ServerLink:
                 continue
             try:
                 info = await self.client.get("/model_info", within_s=hang_s)
-                if self._pressure.running and not rate():
+                if given() and not rate():
                     await self.client.get_text("/health", within_s=hang_s)
                 heard = time.monotonic()
             except EngineError as exc:
@@ -204,3 +225,13 @@ class ServerLink:
         if self._scratch is not None:
             await asyncio.to_thread(self._scratch.remove)
             self._scratch = None
+
+
+async def _to_its_end(work: Callable[..., None], *args: object) -> None:
+    """In a thread; a caller that is cancelled waits until the thread has left the files alone."""
+    working = asyncio.get_running_loop().run_in_executor(None, work, *args)
+    try:
+        await asyncio.shield(working)
+    except asyncio.CancelledError:
+        await asyncio.wait([working])
+        raise

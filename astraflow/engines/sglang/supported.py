@@ -54,11 +54,20 @@ def check_version(version: str, where: str) -> None:
 
 async def check_supported(python: Path) -> str:
     """The version of the SGLang that an interpreter imports. Raises EngineError: none, or one out of the range."""
-    process = await asyncio.create_subprocess_exec(
-        str(python), "-c", _ASK, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    async with asyncio.timeout(ASK_WITHIN_S):
-        output, errors = await process.communicate()
+    try:
+        process = await asyncio.create_subprocess_exec(
+            str(python), "-c", _ASK, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+    except OSError as exc:
+        raise EngineError(f"{python} can't be run: {exc}") from exc
+    try:
+        async with asyncio.timeout(ASK_WITHIN_S):
+            output, errors = await process.communicate()
+    except TimeoutError as exc:
+        raise EngineError(f"{python} did not say its SGLang's version within {ASK_WITHIN_S:g} s") from exc
+    finally:
+        if process.returncode is None:
+            process.kill()
     if process.returncode != 0:
         last = errors.decode(errors="replace").strip().splitlines()[-1:]
         raise EngineError(f"{python} has no SGLang ({''.join(last)}); `make sglang` installs {RANGE} into .venv-sglang")

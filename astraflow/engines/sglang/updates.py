@@ -29,6 +29,10 @@ _TARGET = {"selector": "target"}  # not a draft model: it would answer in the pl
 REQUEST_BYTES = 1 << 28  # of whole tensors per request
 
 
+class NotSharedError(EngineError):
+    """What the server should have written into a folder of ours isn't there."""
+
+
 class Way(Protocol):
     """One way into one server."""
 
@@ -42,8 +46,11 @@ class Way(Protocol):
         """What `send` needs; blocking, beside decoding."""
         ...
 
-    async def send(self, prepared: Any, label: str, *, flush: bool) -> None:
-        """Put it in place in a server that is paused. Raises EngineError, and then the server may serve a mix."""
+    async def send(self, prepared: Any, *, flush: bool) -> None:
+        """Put it in place in a server that is paused, without a name for the version.
+
+        Raises: EngineError, and then the server may serve a mix.
+        """
         ...
 
 
@@ -54,19 +61,16 @@ class _Session:
         self._client = client
         self._ranks = ranks
 
-    async def update(self, payloads: list[str], *, load_format: str = "", flush: bool = False, label: str = "") -> None:
+    async def update(self, payloads: list[str], *, load_format: str = "", flush: bool = False) -> None:
+        """What fails in the middle leaves the session open: the engine ends then, and whoever attaches next ends it."""
         await self._client.post("/begin_weight_update", _TARGET, within_s=WITHIN_S)
-        try:
-            for number, payload in enumerate(payloads, start=1):
-                last = number == len(payloads)
-                body = {"serialized_named_tensors": [payload] * self._ranks, "flush_cache": flush and last, **_TARGET}
-                if load_format:
-                    body["load_format"] = load_format
-                if label and last:
-                    body["weight_version"] = label
-                await self._client.post("/update_weights_from_tensor", body, within_s=WITHIN_S)
-        finally:
-            await self._client.post("/end_weight_update", {}, within_s=WITHIN_S)
+        for number, payload in enumerate(payloads, start=1):
+            flush_now = flush and number == len(payloads)
+            body = {"serialized_named_tensors": [payload] * self._ranks, "flush_cache": flush_now, **_TARGET}
+            if load_format:
+                body["load_format"] = load_format
+            await self._client.post("/update_weights_from_tensor", body, within_s=WITHIN_S)
+        await self._client.post("/end_weight_update", {}, within_s=WITHIN_S)
 
 
 class DeltaWay:
@@ -89,16 +93,14 @@ class DeltaWay:
         write_update(path, changes)
         return _pickled([("path", _text(path)), ("reply", _text(reply))])
 
-    async def send(self, prepared: str, label: str, *, flush: bool) -> None:
+    async def send(self, prepared: str, *, flush: bool) -> None:
         try:
             await self._session.update([prepared], load_format=APPLY, flush=flush)
             for answer in _answers(self._folder / "applied", self._ranks):
                 if answer.get("state") != "applied":
-                    raise EngineError(f"the server did not apply version {label}: {answer.get('reason')}")
+                    raise EngineError(f"the server did not apply new weights: {answer.get('reason')}")
         finally:
             (self._folder / "update").unlink(missing_ok=True)
-        version = {"new_version": label, "abort_all_requests": False}
-        await self._client.post("/update_weight_version", version, within_s=WITHIN_S)
 
 
 async def untraceable(client: Client, ranks: int, folder: Path, tensors: Mapping[str, HostTensor]) -> frozenset[str]:
@@ -133,7 +135,7 @@ def _answers(reply: Path, ranks: int) -> list[dict[str, Any]]:
         try:
             answers.append(json.loads(path.read_text()))
         except (OSError, ValueError) as exc:
-            raise EngineError(f"rank {rank} of the server left no answer in {path}: {exc}") from exc
+            raise NotSharedError(f"rank {rank} of the server left no answer in {path}: {exc}") from exc
         path.unlink()
     return answers
 
@@ -156,8 +158,8 @@ class DiskWay:
         write_model(self._folder, self._files, _whole(changes))
         return str(self._folder)
 
-    async def send(self, prepared: str, label: str, *, flush: bool) -> None:
-        body = {"model_path": prepared, "weight_version": label, "flush_cache": flush}
+    async def send(self, prepared: str, *, flush: bool) -> None:
+        body = {"model_path": prepared, "flush_cache": flush}
         try:
             await self._client.post("/update_weights_from_disk", body, within_s=WITHIN_S)
         finally:
@@ -187,8 +189,9 @@ class TensorsWay:
             size += tensor.data.nbytes
         return [*payloads, _pickled(batch)] if batch else payloads
 
-    async def send(self, prepared: list[str], label: str, *, flush: bool) -> None:
-        await self._session.update(prepared, label=label, flush=flush)
+    async def send(self, prepared: list[str], *, flush: bool) -> None:
+        if prepared:
+            await self._session.update(prepared, flush=flush)
 
 
 def _whole(changes: Mapping[str, Change]) -> dict[str, HostTensor]:
