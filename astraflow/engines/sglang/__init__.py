@@ -1,6 +1,6 @@
 """SGLang as a policy engine: a server in its own interpreter, launched by the replica or attached to by URL.
 
-    engine.py      the PolicyEngine: queue in front of the server, swaps, failure
+    engine.py      the PolicyEngine: swaps, failure      desk.py        the queue in front of the server
     completion.py  one request: its stream of tokens, its continuation when the server drops it
     client.py      HTTP
     launch.py      the server as a child process       attach.py     a server that somebody else runs

@@ -12,9 +12,7 @@ States: new → starting → serving → stopped, or failed from any of them; on
 import asyncio
 import contextlib
 import time
-from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Coroutine, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -25,13 +23,13 @@ from astraflow.config import EngineSection
 from astraflow.engines.architecture import read_facts
 from astraflow.engines.base import EngineLoad, EngineRequest, TokenStream
 from astraflow.engines.requests import check_request
-from astraflow.engines.sglang.completion import Account, Completion
+from astraflow.engines.sglang.completion import Account
+from astraflow.engines.sglang.desk import Desk
 from astraflow.engines.sglang.labels import Labels
 from astraflow.engines.sglang.link import ServerLink
 from astraflow.engines.streams import RateMeter, Reply, ReplyStream
 from astraflow.errors import AstraflowError, EngineError, WeightsError
 
-ABORT_WITHIN_S = 10.0
 STOP_WITHIN_S = 10.0  # of a swap
 
 
@@ -43,15 +41,6 @@ class State(StrEnum):
     SERVING = "serving"
     STOPPED = "stopped"
     FAILED = "failed"
-
-
-@dataclass(frozen=True)
-class _Running:
-    """A request that the server has."""
-
-    completion: Completion
-    reply: Reply
-    task: "asyncio.Task[None]"
 
 
 class SglangEngine:
@@ -74,10 +63,8 @@ class SglangEngine:
         self._context_length = min(section.context_length or self._facts.context_length, self._facts.context_length)
         self._state = State.NEW
         self._error = ""
-        self._waiting: deque[tuple[EngineRequest, Reply]] = deque()
-        self._running: dict[str, _Running] = {}
+        self._desk = Desk(self.link, self._account, self._start)
         self._swapping = asyncio.Lock()
-        self._paused = False
         self._background: Background | None = None  # while it serves
         self._main: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
@@ -112,9 +99,9 @@ class SglangEngine:
                 self._state = State.SERVING
                 if not ready.done():  # whoever waits may have been cancelled, and stops it next
                     ready.set_result(None)
-                given = lambda: len(self._running)  # noqa: E731 - of both
+                given = lambda: self._desk.running  # noqa: E731 - of both
                 self._start(self.link.watch(self._expected, given, self._account.rate.per_second))
-                self._start(self.link.adapt(given, self._pump))
+                self._start(self.link.adapt(given, self._desk.pump))
                 await self._stopping.wait()
         except Exception as exc:  # noqa: BLE001 - whatever ended it is told to whoever has a request here
             self._fail(exc)
@@ -140,26 +127,20 @@ class SglangEngine:
 
     def _expected(self) -> int | None:
         """The version that the server must name; None while it changes."""
-        return None if self._paused or self._swapping.locked() else self._version
+        return None if self._swapping.locked() else self._version
 
     def _fail(self, exc: Exception) -> None:
         if self._state is State.FAILED:  # the first reason counts
             return
         self._state = State.FAILED
         self._error = str(exc) if isinstance(exc, AstraflowError) else f"engine failed: {exc!r}"
-        self._end_all(lambda reply: reply.fail(self._error))
-
-    def _end_all(self, end: Callable[[Reply], None]) -> None:
-        for reply in [*(item.reply for item in self._running.values()), *(reply for _, reply in self._waiting)]:
-            end(reply)
-        self._running.clear()
-        self._waiting.clear()
+        self._desk.end_all(lambda reply: reply.fail(self._error))
 
     async def stop(self) -> None:
         was_starting = self._state is State.STARTING
         if self._state is not State.FAILED:
             self._state = State.STOPPED
-        self._end_all(lambda reply: reply.put((), (), self._version, "abort"))
+        self._desk.end_all(lambda reply: reply.put((), (), self._version, "abort"))
         if self._main is not None:
             if self._state is State.STOPPED and not was_starting:
                 await self._until_whole()
@@ -180,68 +161,28 @@ class SglangEngine:
     def generate_together(self, requests: Sequence[EngineRequest]) -> Sequence[TokenStream]:
         """See `PolicyEngine`. They reach the server one after the other: it alone decides which steps they share."""
         self._check_serving()
-        ids = set(self._running) | {request.id for request, _ in self._waiting}
+        ids = self._desk.ids()
         for request in requests:
             if request.id in ids:
                 raise EngineError(f"request {request.id!r} is already running")
             ids.add(request.id)
             check_request(request, vocab_size=self._facts.vocab_size, context_length=self._context_length)
         replies = [Reply(request.id, request.position) for request in requests]
-        self._waiting.extend(zip(requests, replies, strict=True))
-        self._pump()
+        for request, reply in zip(requests, replies, strict=True):
+            self._desk.put(request, reply)
+        self._desk.pump()
         return [ReplyStream(reply, self._drop) for reply in replies]
 
     def _check_serving(self) -> None:
         if self._state is not State.SERVING:
             raise EngineError(self._error or f"the engine is {self._state}, it takes requests only while serving")
 
-    def _pump(self) -> None:
-        """Give the server what waits, as far as admission goes."""
-        while self._waiting and not self._paused and len(self._running) < self.link.limit:
-            self._give(*self._waiting.popleft())
-            self.link.given(len(self._running))
-
-    def _give(self, request: EngineRequest, reply: Reply) -> None:
-        completion = Completion(self.link.client, self._account, request, reply)
-        task = self._start(self._complete(completion, request.id))
-        self._running[request.id] = _Running(completion, reply, task)
-
-    async def _complete(self, completion: Completion, request_id: str) -> None:
-        await completion.run()
-        self._running.pop(request_id, None)  # gone already if the engine was stopped
-        self._pump()
-
     async def cancel(self, request_id: str) -> None:
         self._drop(request_id)
 
     def _drop(self, request_id: str) -> None:
-        running = self._running.pop(request_id, None)
-        if running is not None:
-            running.reply.put((), (), self._version, "abort")
-            self._take_back(running)
-            self._pump()
-            return
-        for item in self._waiting:
-            if item[0].id == request_id:
-                self._waiting.remove(item)
-                item[1].put((), (), self._version, "abort")
-                return
-
-    def _take_back(self, running: _Running) -> None:
-        running.task.cancel()  # closes its connection; the server notices that later than an abort
-        if self._state is State.SERVING and running.completion.server_id:
-            self._start(self._abort(running.completion.server_id))
-
-    def _begin_anew(self) -> None:
-        """What has no token yet may still wait in the server, under the cache key of the weights before."""
-        for running in list(self._running.values()):
-            if not running.completion.has_begun:
-                self._take_back(running)
-                self._give(running.completion.request, running.reply)
-
-    async def _abort(self, server_id: str) -> None:
-        with contextlib.suppress(EngineError):  # if the server can't hear it, `watch` finds out
-            await self.link.client.post("/abort_request", {"rid": server_id}, within_s=ABORT_WITHIN_S)
+        if self._state is State.SERVING:  # else all have ended
+            self._desk.drop(request_id, self._version)
 
     def takes_elements(self, name: str) -> bool:
         return self.link.way.takes_elements(name)
@@ -301,19 +242,19 @@ class SglangEngine:
     async def _send(self, version: int, prepared: object, done: "asyncio.Future[float]") -> None:
         """In the engine's own task group: whatever goes wrong here has left the server in between, and ends it."""
         started = time.monotonic()
-        self._paused = True
+        self._desk.closed = True
         await self.link.exchange(prepared, version)
-        self._version, self._paused = version, False
+        self._version, self._desk.closed = version, False
         self._account.exchanges += 1
         done.set_result(time.monotonic() - started)
-        self._begin_anew()
-        self._pump()
+        self._desk.begin_anew()
+        self._desk.pump()
 
     def load(self) -> EngineLoad:
         return EngineLoad(
             slots=self.link.limit,
-            running=len(self._running),
-            queued=len(self._waiting),
+            running=self._desk.running,
+            queued=self._desk.waiting,
             tokens_per_s=self._account.rate.per_second(),
             version=self._version,
             extra={
