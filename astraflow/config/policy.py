@@ -40,7 +40,9 @@ class WeightsSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class PolicySection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """[policies.<name>]: a model that is served, and trained if it has a trainer table."""
 
-    model: Annotated[str, doc("a folder, or smollm2-135m-instruct, or tiny-reverse, or tiny-add, or toy")]
+    model: Annotated[
+        str, doc("a folder, or smollm2-135m-instruct, tiny-reverse, tiny-add, toy, or org/name on the Hugging Face hub")
+    ]
     engine: EngineSection = EngineSection()
     sampling: SamplingSection = SamplingSection()
     trainer: Annotated[TrainerSection | None, doc("absent: the policy is frozen")] = None

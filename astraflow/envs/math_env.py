@@ -16,6 +16,7 @@ from astraflow.envs.questions import Question, read_questions
 from astraflow.envs.single_turn import Grade, SingleTurnEnv
 from astraflow.envs.verifier_pool import VerifierPool
 from astraflow.errors import ConfigError, EnvError
+from astraflow.models.hub import DATASETS, hub_file
 
 
 class MathEnv(SingleTurnEnv):
@@ -25,7 +26,8 @@ class MathEnv(SingleTurnEnv):
     questions honestly: e.g. `[sources.x] size = 900` with `[eval.x] first = 900`.
 
     Args:
-        path: JSON lines, or .parquet; relative to the working directory. Read at the first use of `size` or `task`.
+        path: JSON lines, or .parquet; relative to the working directory, or hf://datasets/org/name/file, which is
+            downloaded from the Hugging Face hub. Read at the first use of `size` or `task`.
         question_key: key or column of the question.
         answer_key: key or column of the expected answer, LaTeX without dollars, a number or text; of GSM8K's answers
             the part behind `####` counts.
@@ -56,7 +58,7 @@ class MathEnv(SingleTurnEnv):
         super().__init__(policy=policy)
         if verifiers < 1 or deadline_s <= 0:
             raise ConfigError(f"verifiers={verifiers} and deadline_s={deadline_s}, expected at least 1 and more than 0")
-        self._path = Path(path).expanduser()
+        self._path = path
         self._keys = {"question_key": question_key, "answer_key": answer_key}
         self._system = system
         self._template = template
@@ -98,6 +100,7 @@ class MathEnv(SingleTurnEnv):
     def _questions(self) -> tuple[Question, ...]:
         """In file order; of several with the same question, the first."""
         first: dict[str, Question] = {}
-        for entry in read_questions(self._path, **self._keys):
+        file = hub_file(self._path) if self._path.startswith(DATASETS) else Path(self._path).expanduser()
+        for entry in read_questions(file, **self._keys):
             first.setdefault(entry.question, entry)
         return tuple(first.values())

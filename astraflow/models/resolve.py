@@ -1,6 +1,7 @@
 """From the name of a model in the run file to a folder that holds it, preparing the known ones on first use.
 
-It downloads nothing. Invariant: a returned folder holds a config.json and weights in safetensors.
+A name is a known one, a folder, or an id on the Hugging Face hub (`hub.py`); in this order.
+Invariant: a returned folder holds a config.json and weights in safetensors.
 """
 
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 from astraflow.errors import ConfigError
 from astraflow.models.cache import built_folder
 from astraflow.models.folder import write_model
+from astraflow.models.hub import hub_model, is_hub_id
 from astraflow.models.smollm2 import prepare_smollm2
 from astraflow.models.tiny import prepare_tiny
 from astraflow.models.toy import toy_model
@@ -21,17 +23,20 @@ def known_models() -> tuple[str, ...]:
 
 
 def resolve_model(name: str) -> Path:
-    """The model's folder. Blocking; first use takes about 10 s (tiny) or 17 s (SmolLM2), later ones 0.2 s at most.
+    """The model's folder. Blocking; first use takes about 10 s (tiny), 17 s (SmolLM2) or a download, later ones 0.2 s.
 
-    Raises: ConfigError for an unknown name, a folder without config.json or weights, or a missing package.
+    Raises: ConfigError for an unknown name, a folder without config.json or weights, a missing package, or a download
+        that fails.
     """
     if name in _PREPARE:
         return _PREPARE[name]()
     folder = Path(name).expanduser()
+    if not folder.is_dir() and is_hub_id(name):
+        return hub_model(name)
     if not folder.is_dir():
         close = get_close_matches(name, known_models(), n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known_models())}"
-        raise ConfigError(f"model {name!r} is neither a folder nor a known name; {hint}")
+        raise ConfigError(f"model {name!r} is neither a folder, nor a known name, nor a hub id (org/name); {hint}")
     missing = [what for what, pattern in _NEEDED.items() if not any(folder.glob(pattern))]
     if missing:
         raise ConfigError(f"model folder {folder} has no {' and no '.join(missing)}")

@@ -1,6 +1,7 @@
 """The run file: read, overridden, checked, documented. The schema itself is `astraflow.config`."""
 
+from astraflow.runfile.downloads import downloads
 from astraflow.runfile.load import load, resolved
 from astraflow.runfile.stages import pipeline
 
-__all__ = ["load", "pipeline", "resolved"]
+__all__ = ["downloads", "load", "pipeline", "resolved"]

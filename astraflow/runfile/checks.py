@@ -119,10 +119,11 @@ def _check_groups(name: str, source: SourceSection, config: RunConfig, where: Wh
 
 
 def _check_model(name: str, policy: PolicySection, where: Where) -> Iterator[ConfigError]:
+    from astraflow.models.hub import is_hub_id
     from astraflow.models.resolve import known_models
 
     path, folder = ("policies", name, "model"), Path(policy.model)
-    if policy.model in known_models():
+    if policy.model in known_models() or (is_hub_id(policy.model) and not folder.is_dir()):
         return
     if not folder.is_dir():
         hint = nearest(policy.model, known_models()) or f"; known models are {', '.join(known_models())}"

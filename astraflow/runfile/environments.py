@@ -15,6 +15,7 @@ import msgspec
 
 from astraflow.config import EnvSection, EvalSection, RunConfig, SourceSection, from_json, to_json
 from astraflow.errors import AstraflowError, ConfigError
+from astraflow.models.hub import NotHereError, never_fetching
 from astraflow.named import load_named
 from astraflow.runfile.checks import trainable
 from astraflow.runfile.decode import Where
@@ -47,7 +48,7 @@ def check_environments(config: RunConfig, where: Where) -> Iterator[ConfigError]
         [sys.executable, "-m", "astraflow.runfile.environments"],
         input=to_json(known),
         capture_output=True,
-        env={**os.environ, "PYTHONHASHSEED": "0"},
+        env={**os.environ, "PYTHONHASHSEED": "0", **never_fetching()},
         check=False,
     )
     if result.returncode != 0:
@@ -67,6 +68,8 @@ def find(config: RunConfig) -> Iterator[Finding]:
             continue  # an extra that isn't installed here: its arguments can't be checked
         try:
             yield from _find_in(name, section, config)
+        except NotHereError:
+            continue  # downloaded at the first start: how many tasks there are isn't known yet
         except AstraflowError as exc:
             yield Finding(("envs", name), str(exc))
     yield from _find_losses(config)

@@ -30,7 +30,7 @@ def test_a_folder_is_resolved_if_it_holds_a_model(tmp_path, monkeypatch):
     ("name", "message"),
     [
         ("smollm2-135m", "did you mean 'smollm2-135m-instruct'"),
-        ("./nowhere/at/all", "neither a folder nor a known name"),
+        ("./nowhere/at/all", "neither a folder, nor a known name"),
         ("", "has no config.json"),
     ],
 )

@@ -12,6 +12,7 @@ from astraflow.config import EnvSection, RunConfig
 from astraflow.engines.sglang.supported import lacks_sglang
 from astraflow.envs.registry import missing_packages
 from astraflow.errors import ConfigError
+from astraflow.models.hub import is_hub_id
 from astraflow.models.resolve import known_models
 
 COPIES = {
@@ -67,7 +68,11 @@ def _given(reasons: Mapping[str, str]) -> dict[str, str]:
 def lacks_model(model: str) -> str:
     """Why a model can't be loaded here; "" = nothing speaks against it. Nothing of it is read or made."""
     folder = Path(model).expanduser()
-    if model in known_models() or ((folder / "config.json").is_file() and any(folder.glob("*.safetensors"))):
+    if (
+        model in known_models()
+        or is_hub_id(model)
+        or ((folder / "config.json").is_file() and any(folder.glob("*.safetensors")))
+    ):
         return ""
     return f"model folder {model} isn't here (looked in {Path.cwd()})"
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from astraflow.errors import ConfigError
+from astraflow.models.hub import offline
 
 COMPUTE_ROLES = ("policy", "trainer")
 
@@ -83,7 +84,7 @@ def process_environment(threads: int, *, base: Mapping[str, str]) -> dict[str, s
         "PYTHONFAULTHANDLER": "1",
         "PYTHONUNBUFFERED": "1",
         "TOKENIZERS_PARALLELISM": "false",
-        "HF_HUB_OFFLINE": "1",
+        **offline(base),
     }
 
 

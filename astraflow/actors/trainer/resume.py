@@ -77,7 +77,7 @@ async def resume(ctx: ActorContext, section: TrainerSection, publisher: WeightPu
     await asyncio.to_thread(checkpoints.claim, found[0] if found is not None else None)
     if found is not None:
         checkpoint, state = found
-        learner = await _build(ctx, thread, section, resolve_model(ctx.policy_section.model))
+        learner = await _build(ctx, thread, section, await _base_model(ctx))
         await thread(learner.restore, checkpoint)
     elif head is not None and head.step > 0 and progress.durable_batch > 0:
         learner, state = await _from_bus(ctx, thread, section, head, folder)
@@ -90,7 +90,7 @@ async def resume(ctx: ActorContext, section: TrainerSection, publisher: WeightPu
                 f"{head.step} are trained again from the same batches"
             )
             await ctx.bus.event("warning", "steps-again", text, step=head.step)
-        learner = await _build(ctx, thread, section, resolve_model(ctx.policy_section.model))
+        learner = await _build(ctx, thread, section, await _base_model(ctx))
         state = TrainerState(policy=ctx.policy, batch=0, step=0, version=0, cursor=None)
     state = _with_version(state, 0 if head is None else max(head.version, state.version) + 1)
     oldest = checkpoints.oldest()
@@ -129,6 +129,11 @@ def _with_version(state: TrainerState, version: int) -> TrainerState:
     return msgspec.structs.replace(state, version=version, recent=recent)
 
 
+async def _base_model(ctx: ActorContext) -> Path:
+    """Where training starts; made or downloaded if need be, which may take minutes."""
+    return await asyncio.to_thread(resolve_model, ctx.policy_section.model)
+
+
 async def _build(ctx: ActorContext, thread: LearnerThread, section: TrainerSection, model: Path) -> Learner:
     build = partial(
         build_learner,
@@ -137,7 +142,7 @@ async def _build(ctx: ActorContext, thread: LearnerThread, section: TrainerSecti
         seed=ctx.config.run.seed,
         threads=ctx.threads,
         temperature=ctx.policy_section.sampling.temperature,
-        reference_folder=resolve_model(ctx.policy_section.model),
+        reference_folder=await _base_model(ctx),
     )
     return await thread(build)
 
@@ -180,7 +185,7 @@ async def publish_frozen(ctx: ActorContext, *, epoch: int, fulls: FullStore | No
     publisher = WeightPublisher(ctx, epoch=epoch, fulls=fulls)
     head = await publisher.open()
     if head is None or await newest_is_lost(ctx):
-        files, tensors = await asyncio.to_thread(read_model, resolve_model(ctx.policy_section.model))
+        files, tensors = await asyncio.to_thread(read_model, await _base_model(ctx))
         version = 0 if head is None else head.version + 1
         await publisher.publish(tensors, files, version=version, step=0, batch=0, finished=True)
     done = Progress(policy=ctx.policy, consumed=0, step=0, version=0, epoch=epoch, finished=True)

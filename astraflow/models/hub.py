@@ -1,0 +1,195 @@
+"""Models and question files by their names on the Hugging Face hub: `org/name`, `hf://datasets/org/name/file`.
+
+What is in huggingface_hub's own cache is used as it is, without a look at the network; what isn't is downloaded by a
+child process. Actors run with HF_HUB_OFFLINE=1, which huggingface_hub reads once; the child gets what the user had.
+Invariant: a returned folder holds all weights, and its small files, because they are downloaded first.
+
+`python -m astraflow.models.hub model|dataset ORG/NAME [FILE]` is that child; its last line is the path.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from astraflow.errors import ConfigError
+
+USERS_OFFLINE = "ASTRAFLOW_HF_HUB_OFFLINE"  # what HF_HUB_OFFLINE was before AstraFlow set it
+DATASETS = "hf://datasets/"
+_PART = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?"
+_ID = re.compile(rf"{_PART}/{_PART}")
+_SMALL = ["*.json", "*.jinja", "*.txt", "*.model"]  # config, tokenizer, chat template, vocabularies
+_WEIGHTS = ["model*.safetensors"]  # some also hold the same weights in other layouts
+_SUBFOLDERS = ["*/*"]
+_EXIT_USER = 3
+
+
+class NotHereError(ConfigError):
+    """It isn't in the cache and may not be downloaded now."""
+
+
+def is_hub_id(name: str) -> bool:
+    """Whether a model's name is to be looked for on the hub: it looks like an id, and like nothing that is here."""
+    looks = bool(_ID.fullmatch(name)) and ".." not in name and "--" not in name
+    return looks and not Path(name.partition("/")[0]).is_dir()  # runs/modle is a typing mistake
+
+
+def offline(base: Mapping[str, str]) -> dict[str, str]:
+    """Environment variables of a process that looks nothing up by itself; `fetch` still knows what the user had."""
+    return {"HF_HUB_OFFLINE": "1", USERS_OFFLINE: base.get(USERS_OFFLINE, base.get("HF_HUB_OFFLINE", ""))}
+
+
+def never_fetching() -> dict[str, str]:
+    """Environment variables of a process that downloads nothing at all."""
+    return {"HF_HUB_OFFLINE": "1", USERS_OFFLINE: "1"}
+
+
+def model_is_here(model: str) -> bool:
+    """Whether a model is in the cache, complete. Raises ConfigError without huggingface_hub, as all of these."""
+    return _cached_model(model) is not None
+
+
+def file_is_here(url: str) -> bool:
+    """Whether a file of a dataset is in the cache. Args: see `hub_file`."""
+    return _cached(*_parts(url), "dataset") is not None
+
+
+def hub_model(model: str) -> Path:
+    """The folder of a model, downloaded if need be. Blocking. Raises ConfigError."""
+    return _cached_model(model) or _fetch("model", model)
+
+
+def hub_file(url: str) -> Path:
+    """A file of a dataset, downloaded if need be. Blocking. Args: url: hf://datasets/org/name/path/of/file.
+
+    Raises: NotHereError if it isn't in the cache and HF_HUB_OFFLINE is set; ConfigError for whatever else is wrong.
+    """
+    repository, file = _parts(url)
+    return _cached(repository, file, "dataset") or _fetch("dataset", repository, file)
+
+
+def _parts(url: str) -> tuple[str, str]:
+    """(org/name, path of the file)."""
+    org, _, rest = url.removeprefix(DATASETS).partition("/")
+    name, _, file = rest.partition("/")
+    if not url.startswith(DATASETS) or not _ID.fullmatch(f"{org}/{name}") or not file:
+        raise ConfigError(f"{url!r} is no file of a dataset; expected {DATASETS}org/name/path/of/file")
+    return f"{org}/{name}", file
+
+
+def _cached_model(model: str) -> Path | None:
+    config = _cached(model, "config.json", "model")
+    if config is None:
+        return None
+    folder = config.parent
+    has_tokenizer = any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json"))
+    return folder if has_tokenizer and _has_weights(folder) else None
+
+
+def _has_weights(folder: Path) -> bool:
+    """All of them, not only those of a download that was interrupted."""
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        return any(folder.glob("model*.safetensors"))
+    try:
+        shards = set(json.loads(index.read_bytes())["weight_map"].values())
+    except (ValueError, KeyError, AttributeError):
+        return False
+    return all((folder / Path(shard).name).is_file() for shard in shards)
+
+
+def _cached(repository: str, file: str, kind: str) -> Path | None:
+    try:
+        from huggingface_hub import try_to_load_from_cache
+    except ModuleNotFoundError as exc:
+        raise ConfigError(
+            f"{repository} is downloaded with huggingface_hub, which isn't installed; it comes with: "
+            "pip install 'astraflow[train]'"
+        ) from exc
+    found = try_to_load_from_cache(repository, file, repo_type=kind)
+    return Path(found) if isinstance(found, str) else None
+
+
+def _fetch(kind: str, repository: str, file: str = "") -> Path:
+    offline = os.environ.get(USERS_OFFLINE, os.environ.get("HF_HUB_OFFLINE", ""))
+    if offline.upper() in ("1", "ON", "YES", "TRUE"):
+        raise NotHereError(
+            f"{_called(kind, repository, file)} isn't in the Hugging Face cache, and HF_HUB_OFFLINE is set"
+        )
+    command = [sys.executable, "-m", __name__, kind, repository, *([file] if file else [])]
+    environment = {**os.environ, "HF_HUB_OFFLINE": offline, "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=environment)
+    lines = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()[-1:]
+    if done.returncode == _EXIT_USER:
+        raise ConfigError(lines[0])
+    if done.returncode != 0:
+        why = "".join(lines) or f"exit code {done.returncode}"
+        raise ConfigError(f"downloading {_called(kind, repository, file)} failed: {why}")
+    return Path(lines[0])
+
+
+def _called(kind: str, repository: str, file: str) -> str:
+    return f"{file} of dataset {repository}" if file else f"model {repository}" if kind == "model" else repository
+
+
+def download(kind: str, repository: str, file: str = "") -> Path:
+    """In the child: the file, or the model's folder. Raises ConfigError."""
+    from huggingface_hub import hf_hub_download, snapshot_download
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        LocalEntryNotFoundError,
+        RemoteEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
+
+    what = _called(kind, repository, file)
+    try:
+        if file:
+            return Path(hf_hub_download(repository, file, repo_type=kind))
+        for patterns in (_SMALL, _WEIGHTS):  # so that where weights are, the rest is too
+            folder = Path(snapshot_download(repository, allow_patterns=patterns, ignore_patterns=_SUBFOLDERS))
+    except GatedRepoError as exc:
+        raise ConfigError(f"{what} is gated: accept its terms at https://huggingface.co, then `hf auth login`") from exc
+    except RepositoryNotFoundError as exc:
+        raise ConfigError(f"there is no {what} on the Hugging Face hub; a private one needs `hf auth login`") from exc
+    except RemoteEntryNotFoundError as exc:
+        raise ConfigError(f"there is no {what} on the Hugging Face hub") from exc
+    except LocalEntryNotFoundError as exc:
+        raise ConfigError(
+            f"{what} isn't in the Hugging Face cache, and the hub can't be reached ({_cause(exc)}); with a network: "
+            f"hf download {repository}{' --repo-type dataset' * bool(file)}, and copy ~/.cache/huggingface here"
+        ) from exc
+    except OSError as exc:  # the network again, or the disk
+        raise ConfigError(f"downloading {what} failed: {_first_line(exc)}") from exc
+    if not (folder / "config.json").is_file() or not _has_weights(folder):
+        raise ConfigError(f"{what} has no config.json or no model*.safetensors; other formats can't be used")
+    return folder
+
+
+def _cause(exc: BaseException) -> str:
+    """What went wrong at the bottom."""
+    while exc.__cause__ is not None:
+        exc = exc.__cause__
+    return _first_line(exc)
+
+
+def _first_line(exc: BaseException) -> str:
+    return next(iter(str(exc).strip().splitlines()), "") or type(exc).__name__
+
+
+def main(arguments: list[str]) -> int:
+    """The return value is the exit code."""
+    try:
+        path = download(*arguments)
+    except ConfigError as exc:
+        sys.stderr.write(f"{exc}\n")
+        return _EXIT_USER
+    sys.stdout.write(f"{path}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,31 @@
+"""What a run downloads at its first start on this machine, for people. It looks at the cache, not at the network."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from astraflow.config import RunConfig
+from astraflow.errors import ConfigError
+from astraflow.models.hub import DATASETS, file_is_here, is_hub_id, model_is_here
+from astraflow.models.resolve import known_models
+
+
+def downloads(config: RunConfig) -> Iterator[str]:
+    """A sentence for each model and question file that isn't here yet."""
+    for name, policy in config.policies.items():
+        folder = Path(policy.model).expanduser()
+        if policy.model not in known_models() and not folder.is_dir() and is_hub_id(policy.model):
+            yield from _missing(f"model {policy.model} of {name}", model_is_here, policy.model)
+    for name, env in config.envs.items():
+        for value in env.args.values():
+            if isinstance(value, str) and value.startswith(DATASETS):
+                yield from _missing(f"{value} of environment {name}", file_is_here, value)
+
+
+def _missing(what: str, is_here: Callable[[str], bool], key: str) -> Iterator[str]:
+    try:
+        here = is_here(key)
+    except ConfigError as exc:  # huggingface_hub isn't installed
+        yield f"{what}: {exc}"
+        return
+    if not here:
+        yield f"{what} is downloaded from the Hugging Face hub at the first start"
