@@ -37,7 +37,9 @@ class Client:
         """Connects at the first request."""
         self._session = aiohttp.ClientSession(
             headers=self._headers,
-            connector=aiohttp.TCPConnector(limit=0),
+            # No connection is used twice: a server closes those that idle for 5 s, and a process that is busy for a
+            # moment learns of it too late, when its next call is half written and can't be repeated.
+            connector=aiohttp.TCPConnector(limit=0, force_close=True),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_WITHIN_S),
             read_bufsize=LINE_BYTES,
             trust_env=False,

@@ -8,6 +8,7 @@ The way is chosen once, when a server is taken. It doesn't pause the server (`en
 Invariant: `prepare` reads the changes and nothing else does, so that they may change as soon as it has returned.
 """
 
+import asyncio
 import base64
 import json
 import pickle
@@ -110,8 +111,8 @@ async def untraceable(client: Client, ranks: int, folder: Path, tensors: Mapping
         model has no place for a tensor.
     """
     described = json.dumps({name: [tensor.dtype, list(tensor.shape)] for name, tensor in tensors.items()})
-    named = [("tensors", _bytes_tensor(described.encode())), ("reply", _text(folder / "described"))]
-    await _Session(client, ranks).update([_pickled(named)], load_format=DESCRIBE)
+    payload = await asyncio.to_thread(_asking, described, folder / "described")  # imports torch, which takes seconds
+    await _Session(client, ranks).update([payload], load_format=DESCRIBE)
     whole: set[str] = set()
     used: set[str] = set()
     for answer in _answers(folder / "described", ranks):
@@ -125,6 +126,10 @@ async def untraceable(client: Client, ranks: int, folder: Path, tensors: Mapping
     if unused := sorted(set(tensors) - used):
         raise WeightsError(f"the server's model has no place for tensor {unused[0]!r} ({len(unused)} such tensors)")
     return frozenset(whole)
+
+
+def _asking(described: str, reply: Path) -> str:
+    return _pickled([("tensors", _bytes_tensor(described.encode())), ("reply", _text(reply))])
 
 
 def _answers(reply: Path, ranks: int) -> list[dict[str, Any]]:
