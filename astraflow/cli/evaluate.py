@@ -32,7 +32,11 @@ def add(verbs: Verbs) -> None:
     )
     parser.add_argument("--only", metavar="SET", action="append", default=[], help="one evaluation of the run file")
     parser.add_argument(
-        "--model", metavar="[POLICY=]MODEL", action="append", default=[], help="a folder, or the name of a built-in"
+        "--model",
+        metavar="[POLICY=]MODEL",
+        action="append",
+        default=[],
+        help="a folder, a built-in's name, or org/name on the hub",
     )
     alone = parser.add_argument_group("without a run file")
     alone.add_argument("--env", metavar="KIND", help="reasoning-gym, math, tiny, or module:Class of your own")
