@@ -37,12 +37,14 @@ SLOW_STEP_S = 0.02
 SLOWER = 4
 
 
-async def measure(only: set[str], *, replicas: list[int], rounds: int, warm_up_s: float, measure_s: float) -> Any:
+async def measure(
+    only: set[str], *, replicas: list[int], rounds: int, warm_up_s: float, measure_s: float, train_s: float
+) -> Any:
     """All figures, under the keys of `--json`."""
     results: dict[str, Any] = {"cores": os.cpu_count(), "load_average": round(os.getloadavg()[0], 1)}
     if only & {"join", "detect"}:
         with tempfile.TemporaryDirectory(prefix="astraflow-elastic-") as name:
-            found = await life(Path(name), rounds=rounds, only=only)
+            found = await life(Path(name), rounds=rounds, only=only, train_s=train_s)
         if "join" in found:
             each = found["join"]
             results["join"] = {key: round(statistics.median(one[key] for one in each), 3) for key in each[0]}
@@ -102,6 +104,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4.0, help="measured per pool, after warming up")
     parser.add_argument("--warm-up", type=float, default=2.0, help="seconds before")
     parser.add_argument("--rounds", type=int, default=3, help="replicas that join and are drained; medians count")
+    parser.add_argument("--train-s", type=float, default=0.0, help="seconds of a trainer's step, at least")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of tables")
     options = parser.parse_args()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -112,6 +115,7 @@ def main() -> None:
                 rounds=options.rounds,
                 warm_up_s=options.warm_up,
                 measure_s=options.seconds,
+                train_s=options.train_s,
             )
         )
     console = Console()

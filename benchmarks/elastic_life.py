@@ -186,10 +186,10 @@ async def until(value: Callable[[], T], what: str) -> T:
 
 
 @asynccontextmanager
-async def live_run(folder: Path) -> AsyncIterator[Watched]:
+async def live_run(folder: Path, *, train_s: float) -> AsyncIterator[Watched]:
     """A run that has done its first step, with two rollouts, two dataflows and one replica."""
     file = folder / "run.toml"
-    file.write_text(RUN_FILE)
+    file.write_text(RUN_FILE.replace('learner = "toy"', f'learner = "toy"\ntoy_step_s = {train_s}'))
     config = load(file, environments=False)
     async with started(folder, file) as process:
         options = await options_of(folder, process, RUN)
@@ -287,10 +287,10 @@ async def kill_lease(run: Watched, lease: str, number: signal.Signals) -> float:
             os.kill(pid, signal.SIGCONT)
 
 
-async def life(folder: Path, *, rounds: int, only: set[str]) -> dict[str, Any]:
+async def life(folder: Path, *, rounds: int, only: set[str], train_s: float) -> dict[str, Any]:
     """The figures of one live run, as `elastic.py` names them."""
     results: dict[str, Any] = {}
-    async with live_run(folder) as run:
+    async with live_run(folder, train_s=train_s) as run:
         if "join" in only:
             results["join"] = [await join_and_drain(run, number) for number in range(rounds)]
         if "detect" in only:

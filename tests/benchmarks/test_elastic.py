@@ -37,7 +37,8 @@ async def test_pools_are_compared_with_the_sum_of_their_rates() -> None:
 
 @pytest.mark.slow
 async def test_a_replica_joins_and_leaves_a_live_run() -> None:
-    found = await figures("--only", "join", "--rounds", "1")
+    # A head every two seconds: what the replica knew and what the benchmark saw at that moment are then the same.
+    found = await figures("--only", "join", "--rounds", "1", "--train-s", "2")
     assert set(found["join"]) == {"join_s", "join_lag_versions", "drain_s", "handover_s", "rounds"}
     assert found["join"]["join_lag_versions"] <= 1  # engine.max_replica_lag
     assert min(found["join"]["join_s"], found["join"]["drain_s"], found["join"]["handover_s"]) > 0
