@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from astraflow.cli.arguments import Verbs, add_verb
 from astraflow.cli.where import add_where, run_bus, stored_run
-from astraflow.errors import ConfigError
+from astraflow.errors import ConfigError, WeightsError
 
 if TYPE_CHECKING:
     from astraflow.actors.weights.catalog import Retained
@@ -121,18 +121,32 @@ async def _verify(args: argparse.Namespace) -> int:
 
 
 async def _export(args: argparse.Namespace) -> int:
-    from astraflow.actors.weights.catalog import chosen, export, retained
-
     async with _opened(args) as (bus, policies):
         if len(policies) > 1:
             raise ConfigError(f"say which with --policy: there are {', '.join(policies)}")
-        version = chosen(await retained(bus, policies[0]), args.version, policy=policies[0])
-        await export(bus, version, args.target)
+        version = await _exported(bus, policies[0], args.version, args.target)
     if args.json:
         _print_json(_row(version) | {"policy": policies[0], "folder": str(args.target)})
     else:
         sys.stdout.write(f"version {version.manifest.version} of {policies[0]} is in {args.target}\n")
     return 0
+
+
+async def _exported(bus: "Bus", policy: str, number: int | None, target: Path) -> "Retained":
+    """The version that is in `target` now. The newest of a live run may be purged while it is read: then a newer one."""
+    from astraflow.actors.weights.catalog import chosen, export, retained
+
+    version = chosen(await retained(bus, policy), number, policy=policy)
+    while True:
+        try:
+            await export(bus, version, target)
+        except WeightsError:
+            newer = chosen(await retained(bus, policy), number, policy=policy)
+            if newer.sequence == version.sequence:
+                raise
+            version = newer
+        else:
+            return version
 
 
 def _row(each: "Retained") -> dict[str, Any]:
