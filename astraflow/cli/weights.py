@@ -133,7 +133,7 @@ async def _export(args: argparse.Namespace) -> int:
 
 
 async def _exported(bus: "Bus", policy: str, number: int | None, target: Path) -> "Retained":
-    """The version that is in `target` now. The newest of a live run may be purged while it is read: then a newer one."""
+    """The version that is in `target` now: if a live run purges the newest while it is read, a newer one."""
     from astraflow.actors.weights.catalog import chosen, export, retained
 
     version = chosen(await retained(bus, policy), number, policy=policy)
