@@ -8,7 +8,7 @@ from astraflow.config.address import host_and_port, is_loopback
 from astraflow.config.bus import BusSection
 from astraflow.config.data import DataflowSection, EnvSection, EvalSection, SelectSection, SourceSection
 from astraflow.config.engine import EngineSection, SglangSection
-from astraflow.config.kinds import Count, Fraction, Name, Positive, Seconds
+from astraflow.config.kinds import Fraction, Name
 from astraflow.config.loss import LossSection
 from astraflow.config.node import NodeSection
 from astraflow.config.policy import PolicySection, SamplingSection, WeightsSection
@@ -18,7 +18,6 @@ from astraflow.config.tree import RunConfig, from_json, to_json
 
 __all__ = [
     "BusSection",
-    "Count",
     "CriticSection",
     "DataflowSection",
     "EngineSection",
@@ -29,13 +28,11 @@ __all__ = [
     "Name",
     "NodeSection",
     "PolicySection",
-    "Positive",
     "RecordSection",
     "ReplaySection",
     "RunConfig",
     "RunSection",
     "SamplingSection",
-    "Seconds",
     "SelectSection",
     "SglangSection",
     "SourceSection",

@@ -5,9 +5,6 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 Name = Annotated[str, Meta(pattern=r"^[a-z0-9-]{1,32}$", description="lower-case letters, digits and dashes")]
-Positive = Annotated[int, Meta(ge=1)]
-Count = Annotated[int, Meta(ge=0)]
-Seconds = Annotated[float, Meta(gt=0)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
 
 

@@ -42,7 +42,8 @@ def _here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_the_tiny_example_trains_on_tokens_that_the_server_sampled(tmp_path: Path, record_property) -> None:
     exact = "policies.solver.trainer.max_staleness=0"  # then the mismatch of a step is numerics alone
-    settings = sets(f"policies.solver.trainer.steps={STEPS}", exact, "record.keep_episodes=true")
+    looked = "policies.solver.engine.sglang.verify_every=2"
+    settings = sets(f"policies.solver.trainer.steps={STEPS}", exact, looked, "record.keep_episodes=true")
     async with started(tmp_path, "up", str(EXAMPLE), *settings) as command:
         await command.expect("solver step 1/", within_s=START_S)
         assert command.process.pid is not None
@@ -58,6 +59,7 @@ async def test_the_tiny_example_trains_on_tokens_that_the_server_sampled(tmp_pat
     served = {version for e in read_episodes(run / "episodes.jsonl") for r in e.replies for version in r.versions}
     assert served == set(range(STEPS + 1))
     assert trained_tasks(run).most_common(1)[0][1] == 1
+    assert "weights-differ" not in (run / "events.jsonl").read_text()
 
     (folder,) = folders
     await eventually(lambda: not any(map(alive, processes)), within_s=60)

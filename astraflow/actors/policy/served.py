@@ -83,3 +83,4 @@ class ServedVersion:
         self._behind_since = time.monotonic() if self.lag_versions else 0.0
         await self.look()
         self._say()
+        await self._updates.look(served)

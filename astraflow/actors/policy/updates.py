@@ -61,7 +61,6 @@ class Updates:
         swapped = await self._swap(head)
         if swapped is None:
             return None
-        await self._look_at_weights(swapped.advance.head)
         advance = swapped.advance
         values = {
             WEIGHTS_APPLY_S: time.monotonic() - started,
@@ -87,16 +86,22 @@ class Updates:
         )
         return advance.head
 
-    async def _look_at_weights(self, head: Head) -> None:
-        """Every so many swaps, compare what the engine serves with the shadow, which has the manifest's digests."""
+    async def look(self, head: Head) -> None:
+        """Every so many swaps, compare what the engine serves with the shadow, which has the manifest's digests.
+
+        Call it after each `to`, when it is known that `head` is served.
+        """
         every = self._ctx.policy_section.engine.sglang.verify_every
         self._swaps += 1
         if not every or self._swaps % every or not isinstance(self._engine, Verifiable):
             return
         shadow = self._weights.shadow
         assert shadow is not None
-        async with self._between():
-            wrong = await self._engine.verify(shadow.tensors)
+        try:
+            async with self._between():
+                wrong = await self._engine.verify(shadow.tensors)
+        except WeightsError as exc:  # the engine serves on: it wasn't touched
+            wrong = f"it could not be looked at: {exc}"
         if wrong:
             self._ctx.last_error = f"version {head.version} of {head.policy}: {wrong}"
             await self._ctx.bus.event("error", "weights-differ", self._ctx.last_error, version=head.version)
