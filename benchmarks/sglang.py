@@ -20,14 +20,15 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from astraflow.algos.changes import Change, ChangedElements, changed_elements
+from astraflow.algos.changes import Change, ChangedElements
 from astraflow.algos.sparse import as_integers
 from astraflow.algos.tensors import HostTensor
 from astraflow.config import EngineSection, SglangSection
 from astraflow.engines.base import EngineRequest
 from astraflow.engines.sglang.client import Client
 from astraflow.engines.sglang.engine import SglangEngine
-from astraflow.engines.sglang.updates import DiskWay, TensorsWay
+from astraflow.engines.sglang.update_file import update_bytes
+from astraflow.engines.sglang.updates import DiskWay, TensorsWay, Way
 from astraflow.messages import Sampling
 from astraflow.models.folder import read_model
 from astraflow.models.resolve import resolve_model
@@ -87,24 +88,32 @@ def update(tensors: Mapping[str, HostTensor], share: float, rng: np.random.Gener
     return changes
 
 
+def size_of(name: str, way: Way, changes: Mapping[str, Change]) -> int:
+    """Bytes that the server reads for an update: a file of changed elements, one of whole tensors, or requests."""
+    if name == "delta":
+        return len(update_bytes(changes))
+    if name == "tensors":
+        return sum(map(len, way.prepare(changes)))
+    return sum(change.data.nbytes for change in changes.values() if isinstance(change, HostTensor))
+
+
 async def swaps(engine: SglangEngine, arguments: argparse.Namespace, tensors: Mapping[str, HostTensor]) -> Any:
     """Pause, seconds in all, and megabytes by each way, while requests run."""
     link, rng = engine.link, np.random.default_rng(0)
     folder = link.folder
     files = read_model(resolve_model(arguments.model))[0]
-    ways = {"delta": link.way, "disk": DiskWay(link.client, folder, files), "tensors": TensorsWay(link.client, 1)}
+    ways: dict[str, Way] = {
+        "delta": link.way,
+        "disk": DiskWay(link.client, folder, files),
+        "tensors": TensorsWay(link.client, 1),
+    }
     rows = {}
     for number, (name, way) in enumerate(ways.items(), start=1):
         link.way = way
         pauses, totals, sizes = [], [], []
         for repeat in range(arguments.rounds):
-            changes = update(tensors, arguments.share, rng)
-            elements = changed_elements(changes)
-            if name != "delta":
-                changes = dict(tensors)
-            sizes.append(
-                elements * (4 + 2) / 1e6 if name == "delta" else sum(t.data.nbytes for t in tensors.values()) / 1e6
-            )
+            changes = update(tensors, arguments.share, rng) if name == "delta" else dict(tensors)
+            sizes.append(size_of(name, way, changes) / 1e6)
             async with asyncio.TaskGroup() as group:
                 group.create_task(through(engine, requests(arguments, 1000 * number + repeat)))
                 await asyncio.sleep(1.0)

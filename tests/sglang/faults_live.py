@@ -191,7 +191,9 @@ async def test_a_scheduler_that_hangs_before_the_first_token_is_noticed(engine: 
             os.kill(pid, signal.SIGCONT)
 
 
-async def test_a_launched_server_that_is_killed_ends_its_streams_and_leaves_nothing(tmp_path: Path) -> None:
+async def test_a_launched_server_that_is_killed_ends_its_streams_and_leaves_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     engine = launched(CPU_ARGS)
     try:
         await engine.start()
@@ -208,6 +210,8 @@ async def test_a_launched_server_that_is_killed_ends_its_streams_and_leaves_noth
     finally:
         await engine.stop()
     assert not [pid for pid in pids if runs(pid)]
+    printed = capsys.readouterr().err
+    assert "api_key='***'" in printed or "'api_key': '***'" in printed  # SGLang prints its arguments
     assert folder not in folders_of(folder)
 
 

@@ -155,6 +155,7 @@ POLICY_CACHE_HIT_RATE = _metric(
 )
 POLICY_SERVER_RUNNING = _metric("policy.server_running", "requests", "SGLang: running in the server")
 POLICY_SERVER_QUEUED = _metric("policy.server_queued", "requests", "SGLang: waiting in the server")
+POLICY_SERVER_TOKENS_PER_S = _metric("policy.server_tokens_per_s", "tokens/s", "SGLang: sampled, as the server says")
 POLICY_RETRACTED = _metric("policy.retracted", "requests", "SGLang: so far, gave their KV memory back and began anew")
 POLICY_CONTINUED = _metric("policy.continued", "requests", "SGLang: so far, dropped by the server and continued")
 POLICY_RELABELLED = _metric(

@@ -75,6 +75,9 @@ class Completion:
                 return
             self._account.continued += 1
             tries = 1 if len(self._tokens) > before else tries + 1
+            if len(self._tokens) == self.request.sampling.max_new_tokens:  # only its end was lost
+                self._reply.put((), (), 0, "length")
+                return
             if tries == TRIES:
                 if not isinstance(trouble, AbortedError):
                     raise EngineError(f"{trouble}, {TRIES} times in a row")

@@ -213,6 +213,7 @@ class ServerLink:
             "policy.cache_hit_rate": said.cache_hit_rate,
             "policy.server_running": said.running,
             "policy.server_queued": said.queued,
+            "policy.server_tokens_per_s": said.tokens_per_s,
             "policy.retracted": said.retracted,
         }
 
