@@ -1,6 +1,6 @@
 """The SGLang engine next to bare SGLang under the same load, and what a weight update costs by each way.
 
-    python benchmarks/sglang.py [--model smollm2-135m-instruct] [--requests 16] [--tokens 48] [--rounds 3]
+    python benchmarks/sglang.py [--model smollm2-135m-instruct] [--requests 16] [--prompt 64] [--tokens 48] [--rounds 3]
                                 [--share 0.015] [--args '{"tp_size": 1}'] [--json]
 
 One server. Rounds alternate between plain HTTP requests to it and the same requests through the engine; a round's
@@ -24,6 +24,7 @@ from astraflow.algos.changes import Change, ChangedElements
 from astraflow.algos.sparse import as_integers
 from astraflow.algos.tensors import HostTensor
 from astraflow.config import EngineSection, SglangSection
+from astraflow.engines.architecture import read_facts
 from astraflow.engines.base import EngineRequest
 from astraflow.engines.sglang.client import Client
 from astraflow.engines.sglang.engine import SglangEngine
@@ -37,12 +38,15 @@ CPU = '{"device": "cpu", "mem_fraction_static": 0.3, "max_total_tokens": 20000, 
 
 
 def requests(arguments: argparse.Namespace, seed: int) -> list[EngineRequest]:
-    """Of one round: prompts of 64 tokens that no other round has."""
+    """Of one round: random prompts."""
     rng = np.random.default_rng(seed)
     sampling = Sampling(max_new_tokens=arguments.tokens, ignore_eos=True)
     return [
         EngineRequest(
-            id=f"{seed}-{i}", prompt_tokens=rng.integers(10, 1000, 64).astype(np.int32), sampling=sampling, seed=i
+            id=f"{seed}-{i}",
+            prompt_tokens=rng.integers(2, arguments.vocabulary, arguments.prompt).astype(np.int32),
+            sampling=sampling,
+            seed=i,
         )
         for i in range(arguments.requests)
     ]
@@ -131,6 +135,7 @@ async def swaps(engine: SglangEngine, arguments: argparse.Namespace, tensors: Ma
 async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """All figures, with one server."""
     files, tensors = read_model(resolve_model(arguments.model))
+    arguments.vocabulary = read_facts(files).vocab_size
     section = EngineSection(
         kind="sglang", slots=arguments.requests, sglang=SglangSection(args=json.loads(arguments.args))
     )
@@ -147,6 +152,7 @@ async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
                 started = time.monotonic()
                 await play
                 rates[name].append(arguments.requests * arguments.tokens / (time.monotonic() - started))
+        figures["admitted"] = engine.load().slots
         figures |= {f"{name}_tokens_per_s": statistics.median(values) for name, values in rates.items()}
         figures["engine_over_bare"] = statistics.median(
             one / other for one, other in zip(rates["engine"], rates["bare"], strict=True)
@@ -162,6 +168,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2-135m-instruct")
     parser.add_argument("--requests", type=int, default=16)
+    parser.add_argument("--prompt", type=int, default=64, help="tokens")
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--share", type=float, default=0.015)

@@ -31,7 +31,7 @@ sglang:cache_hit_rate 0.5 1395066363000
 
 def grown(admission: Admission, seconds: int, pressure: Pressure | None = None) -> int:
     for _ in range(seconds):
-        admission.observe(pressure or Pressure(kv_usage=0.1), given=admission.limit)
+        admission.observe(pressure or Pressure(kv_usage=0.1), given=admission.limit, without_token=3)
     return admission.limit
 
 
@@ -46,7 +46,7 @@ def test_it_grows_gently_to_the_most_while_memory_is_free() -> None:
 def test_it_does_not_grow_while_it_is_not_what_holds_requests_back() -> None:
     admission = Admission(200)
     for _ in range(20):
-        admission.observe(Pressure(), given=3)
+        admission.observe(Pressure(), given=3, without_token=3)
     assert admission.limit == FIRST
 
 
@@ -67,9 +67,9 @@ def test_pressure_cuts_once_and_then_it_rests(signs: list[Pressure], what: str) 
     admission = Admission(200)
     before = grown(admission, 10)
     for sign in signs[:-1]:
-        admission.observe(sign, given=3)  # not enough to hold requests back, so nothing grows
+        admission.observe(sign, given=3, without_token=3)  # not enough to hold requests back, so nothing grows
     assert admission.limit == before
-    admission.observe(signs[-1], given=before)
+    admission.observe(signs[-1], given=before, without_token=3)
     cut = admission.limit
     assert cut == int(before * 0.8)
     calm = Pressure(retracted=signs[-1].retracted)
@@ -80,26 +80,33 @@ def test_pressure_cuts_once_and_then_it_rests(signs: list[Pressure], what: str) 
 def test_a_request_that_is_queued_for_a_moment_is_no_pressure() -> None:
     admission = Admission(200)
     before = grown(admission, 5)
-    admission.observe(Pressure(queued=1.0), given=3)
-    admission.observe(Pressure(), given=3)
-    admission.observe(Pressure(queued=1.0), given=3)
+    admission.observe(Pressure(queued=1.0), given=3, without_token=3)
+    admission.observe(Pressure(), given=3, without_token=3)
+    admission.observe(Pressure(queued=1.0), given=3, without_token=3)
     assert admission.limit == before
+
+
+def test_a_queue_that_the_server_told_of_long_ago_is_no_pressure() -> None:
+    admission = Admission(200)
+    for _ in range(10):
+        admission.observe(Pressure(queued=5.0), given=FIRST, without_token=0)
+    assert admission.limit > FIRST
 
 
 def test_what_a_swap_made_the_server_retract_is_no_pressure_but_the_next_is() -> None:
     admission = Admission(200)
-    admission.observe(Pressure(retracted=1.0), given=3)
+    admission.observe(Pressure(retracted=1.0), given=3, without_token=3)
     admission.excuse()
-    admission.observe(Pressure(retracted=5.0), given=3)
+    admission.observe(Pressure(retracted=5.0), given=3, without_token=3)
     assert admission.limit == FIRST
-    admission.observe(Pressure(retracted=6.0), given=FIRST)
+    admission.observe(Pressure(retracted=6.0), given=FIRST, without_token=3)
     assert admission.limit < FIRST
 
 
 def test_it_never_falls_below_one() -> None:
     admission = Admission(3)
     for number in range(100):
-        admission.observe(Pressure(retracted=float(number)), given=1)
+        admission.observe(Pressure(retracted=float(number)), given=1, without_token=3)
     assert admission.limit == 1
 
 

@@ -47,9 +47,13 @@ class Admission:
         """The server has this many requests now."""
         self._peak = max(self._peak, count)
 
-    def observe(self, pressure: Pressure, *, given: int) -> None:
-        """Adapt to what the server says while it has `given` requests. Call it about once a second."""
-        self._queued_for = self._queued_for + 1 if pressure.queued else 0
+    def observe(self, pressure: Pressure, *, given: int, without_token: int) -> None:
+        """Adapt to what the server says while it has `given` requests. Call it about once a second.
+
+        A server renews its figures every so many steps, and not at all while it idles: what it calls queued is believed
+        only while some requests are without a token.
+        """
+        self._queued_for = self._queued_for + 1 if pressure.queued and without_token else 0
         retracted = self._retracted is not None and pressure.retracted > self._retracted
         self._retracted = pressure.retracted
         if retracted and self._excused:

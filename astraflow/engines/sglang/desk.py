@@ -50,6 +50,11 @@ class Desk:
     def running(self) -> int:
         return len(self._running)
 
+    @property
+    def without_token(self) -> int:
+        """Requests that the server has and hasn't begun."""
+        return sum(not item.completion.has_begun for item in self._running.values())
+
     def ids(self) -> set[str]:
         """Of all that haven't ended."""
         return set(self._running) | {request.id for request, _ in self._waiting}

@@ -101,7 +101,7 @@ class SglangEngine:
                     ready.set_result(None)
                 given = lambda: self._desk.running  # noqa: E731 - of both
                 self._start(self.link.watch(self._expected, given, self._account.rate.per_second))
-                self._start(self.link.adapt(given, self._desk.pump))
+                self._start(self.link.adapt(given, lambda: self._desk.without_token, self._desk.pump))
                 await self._stopping.wait()
         except Exception as exc:  # noqa: BLE001 - whatever ended it is told to whoever has a request here
             self._fail(exc)

@@ -193,8 +193,13 @@ class ServerLink:
                     "restarted, or somebody else changed its weights"
                 )
 
-    async def adapt(self, given: Callable[[], int], changed: Callable[[], None]) -> None:
-        """Follow the server's pressure for ever. Args: given: requests that it has; changed: called after each look."""
+    async def adapt(
+        self, given: Callable[[], int], without_token: Callable[[], int], changed: Callable[[], None]
+    ) -> None:
+        """Follow the server's pressure for ever.
+
+        Args: given: requests that it has; without_token: of them, those not begun; changed: called after each look.
+        """
         while True:
             await asyncio.sleep(ADAPT_EVERY_S)
             try:
@@ -202,7 +207,7 @@ class ServerLink:
             except EngineError:
                 continue  # `watch` decides what that means
             self._pressure = read_pressure(page)
-            self._admission.observe(self._pressure, given=given())
+            self._admission.observe(self._pressure, given=given(), without_token=without_token())
             changed()
 
     def gauges(self) -> dict[str, float]:
