@@ -3,7 +3,7 @@
     python benchmarks/data_algorithms.py [--steps 150] [--seeds 3] [--json] [--plot data-algorithms.png]
 
 The policy, the rollouts and the trainer are simulated in virtual time (`data_simulation.py` says how); what is issued,
-filtered, ordered, replayed and cancelled is decided by `astraflow.algos` itself, with its defaults. All figures are
+filtered, ordered, replayed and cancelled is decided by `astraflow.dataflow` itself, with its defaults. All figures are
 means over the seeds; `rollouts_to_goal` is null if one of them didn't get there.
 
 The order matters where groups of different ages wait for a slow trainer, so that experiment mixes two sources, one with

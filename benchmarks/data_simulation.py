@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from astraflow.algos.dataflow_core import DataflowCore
 from astraflow.config import RunConfig
+from astraflow.dataflow.core import DataflowCore
 from astraflow.messages import (
     DecisionKind,
     Episode,

@@ -22,15 +22,15 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from astraflow.algos.delta import decode, encode_update
-from astraflow.algos.escapes import split_differences, split_gaps, to_planes
-from astraflow.algos.shadow import Shadow, apply, apply_chain
-from astraflow.algos.sparse import SparseUpdate, as_integers, difference, find_changes, merge
-from astraflow.algos.tensors import HostTensor
 from astraflow.config import TrainerSection
 from astraflow.learners.export import export_tensors
 from astraflow.learners.master import MasterWeights
 from astraflow.models.smollm2 import prepare_smollm2
+from astraflow.weights.codec.byte_coding import split_differences, split_gaps, to_planes
+from astraflow.weights.codec.delta import decode, encode_update
+from astraflow.weights.codec.differences import SparseUpdate, as_integers, difference, find_changes, merge
+from astraflow.weights.codec.host_copy import HostCopy, apply, apply_chain
+from astraflow.weights.codec.tensors import HostTensor
 
 Model = Mapping[str, HostTensor]
 ANSWERS = 8  # per question: every second one right, rewarded +1, the others −1
@@ -90,7 +90,7 @@ def measure_speeds(base: Model, new: Model, update: SparseUpdate, clock: Clock) 
     payload = encode_update(update).payload
     whole = np.concatenate([np.frombuffer(tensor.data, np.uint8) for tensor in new.values()])
     copy = whole.copy()
-    shadow = Shadow.copy_of(update.base_version, base, digests)
+    shadow = HostCopy.copy_of(update.base_version, base, digests)
 
     def scatter(decoded: SparseUpdate) -> None:
         for name, tensor in decoded.tensors.items():
@@ -98,7 +98,7 @@ def measure_speeds(base: Model, new: Model, update: SparseUpdate, clock: Clock) 
 
     def reset() -> None:
         nonlocal shadow
-        shadow = Shadow.copy_of(update.base_version, base, digests)
+        shadow = HostCopy.copy_of(update.base_version, base, digests)
 
     decoded = decode(payload, base)
     return {
@@ -172,7 +172,7 @@ def report(console: Console, chain: list[Model], learning_rate: float, arguments
     seconds["decode + scatter"] = seconds["unpack"] + seconds["scatter"]
     seconds["decode + apply verified"] = seconds["unpack"] + seconds["apply: scatter + verify"]
     seconds[f"merge {len(updates)} updates"] = clock.best(lambda: merge(updates))
-    shadows = [Shadow.copy_of(0, chain[0], digests[0]) for _ in range(arguments.repeats)]
+    shadows = [HostCopy.copy_of(0, chain[0], digests[0]) for _ in range(arguments.repeats)]
     seconds[f"apply {len(updates)} updates verified"] = clock.best(lambda: apply_chain(updates, shadows.pop()))
     speeds = Table("of the last delta", "CPU ms", "GB/s of model", "× the copy")
     for label, value in seconds.items():

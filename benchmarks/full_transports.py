@@ -23,14 +23,14 @@ from rich.console import Console
 from rich.table import Table
 
 from astraflow.actors.base.context import ActorContext
-from astraflow.actors.weights.follower import WeightFollower, first_head
-from astraflow.actors.weights.publisher import WeightPublisher
-from astraflow.actors.weights.reader import PayloadReader
-from astraflow.actors.weights.store import full_store
-from astraflow.algos.tensors import HostTensor
 from astraflow.bus import Bus, EmbeddedServer, topology_of
 from astraflow.config import EnvSection, PolicySection, RunConfig, RunSection, SourceSection, WeightsSection, to_json
 from astraflow.messages import Manifest, RunRecord
+from astraflow.weights.codec.tensors import HostTensor
+from astraflow.weights.transfer.follower import WeightFollower, first_head
+from astraflow.weights.transfer.full_store import full_store
+from astraflow.weights.transfer.payload_reader import PayloadReader
+from astraflow.weights.transfer.publisher import WeightPublisher
 
 LISTEN = {"http": "127.0.0.1:0", "https": "0.0.0.0:0"}
 

@@ -31,8 +31,8 @@ from pipeline_run import started
 from rich.console import Console
 from rich.table import Table
 
-from astraflow.actors.view.lines import read_metrics
 from astraflow.messages import Metrics
+from astraflow.view.jsonl_lines import read_metrics
 
 RUN = "multi-policy"
 POLICIES = ("solver", "verifier")

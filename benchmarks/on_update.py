@@ -24,13 +24,13 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from astraflow.algos.tensors import HostTensor
 from astraflow.config import EngineSection
 from astraflow.engines.base import EngineRequest
 from astraflow.engines.cpu import CpuEngine
 from astraflow.messages import Sampling
 from astraflow.models.folder import read_model
 from astraflow.models.smollm2 import prepare_smollm2
+from astraflow.weights.codec.tensors import HostTensor
 
 MODES: tuple[Literal["continue", "recompute"], ...] = ("continue", "recompute")
 SWAPPED = "model.norm.weight"

@@ -19,9 +19,9 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from processes import children, cpu_s
 
-from astraflow.actors.node.runfolder import Owner, RunFolder
 from astraflow.bus import Bus, BusOptions, topology_of
 from astraflow.messages import Progress
+from astraflow.node.runfolder import Owner, RunFolder
 from astraflow.runfile import load
 
 RUN = "pipeline"

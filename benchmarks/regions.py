@@ -25,13 +25,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.region.keeper import keep_region
-from astraflow.actors.weights.follower import WeightFollower, follow_heads
-from astraflow.actors.weights.publisher import WeightPublisher
-from astraflow.algos.tensors import HostTensor
 from astraflow.bus import Bus, EmbeddedServer, HubDoor, LeafDoor, topology_of
 from astraflow.config import EnvSection, PolicySection, RunConfig, RunSection, SourceSection, TrainerSection, to_json
 from astraflow.messages import RunRecord
 from astraflow.ports import free_port
+from astraflow.weights.codec.tensors import HostTensor
+from astraflow.weights.transfer.follower import WeightFollower, follow_heads
+from astraflow.weights.transfer.publisher import WeightPublisher
 from benchmarks.thin_link import ThinLink, thin_link
 
 CONFIG = RunConfig(

@@ -20,9 +20,6 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from astraflow.algos.changes import Change, ChangedElements
-from astraflow.algos.sparse import as_integers
-from astraflow.algos.tensors import HostTensor
 from astraflow.config import EngineSection, SglangSection
 from astraflow.engines.architecture import read_facts
 from astraflow.engines.base import EngineRequest
@@ -33,6 +30,9 @@ from astraflow.engines.sglang.updates import DiskWay, TensorsWay, Way
 from astraflow.messages import Sampling
 from astraflow.models.folder import read_model
 from astraflow.models.resolve import resolve_model
+from astraflow.weights.codec.changes import Change, ChangedElements
+from astraflow.weights.codec.differences import as_integers
+from astraflow.weights.codec.tensors import HostTensor
 
 CPU = '{"device": "cpu", "mem_fraction_static": 0.3, "max_total_tokens": 20000, "max_running_requests": 64}'
 

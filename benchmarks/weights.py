@@ -30,12 +30,6 @@ from rich.table import Table
 from transformers import AutoModelForCausalLM
 
 from astraflow.actors.base.context import ActorContext
-from astraflow.actors.weights.follower import WeightFollower, first_head
-from astraflow.actors.weights.publisher import WeightPublisher
-from astraflow.algos.changes import Behind
-from astraflow.algos.delta import decode, encode
-from astraflow.algos.shadow import Shadow, apply
-from astraflow.algos.sparse import as_integers
 from astraflow.bus import Bus, EmbeddedServer, topology_of
 from astraflow.config import (
     EngineSection,
@@ -59,6 +53,12 @@ from astraflow.messages import RunRecord, Sampling
 from astraflow.models.folder import read_model
 from astraflow.models.smollm2 import prepare_smollm2
 from astraflow.models.tiny import prepare_tiny
+from astraflow.weights.codec.changes import Behind
+from astraflow.weights.codec.delta import decode, encode
+from astraflow.weights.codec.differences import as_integers
+from astraflow.weights.codec.host_copy import HostCopy, apply
+from astraflow.weights.transfer.follower import WeightFollower, first_head
+from astraflow.weights.transfer.publisher import WeightPublisher
 
 PROMPT_TOKENS, NEW_TOKENS = 16, 400
 CHUNK_BYTES = 1 << 20
@@ -166,8 +166,8 @@ def codec(base: Model, new: Model, files: Mapping[str, bytes]) -> dict[str, floa
     digests = {name: tensor.digest() for name, tensor in base.items()}
     delta = encode(base, new, base_version=0, version=1, base_digests=digests)
     update = decode(delta.payload, base)
-    shadows = [Shadow.copy_of(0, base, digests) for _ in range(REPEATS)]
-    behind, shadow = Behind(), Shadow.copy_of(0, base, digests)
+    shadows = [HostCopy.copy_of(0, base, digests) for _ in range(REPEATS)]
+    behind, shadow = Behind(), HostCopy.copy_of(0, base, digests)
     behind.add([update])
     changes = behind.changes(shadow)
     spec = decoder_spec(read_facts(files))

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from astraflow.algos.losses.tokens import LossTokens
+from astraflow.learners.losses.tokens import LossTokens
 
 
 def bounded_ratio(tokens: LossTokens, *, bound: float = 2.0) -> Tensor:

@@ -5,9 +5,9 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from astraflow.algos.losses.presets import PRESETS
 from astraflow.config import CriticSection, LossSection
 from astraflow.errors import ConfigError
+from astraflow.learners.losses.presets import PRESETS
 from astraflow.runfile import load, resolved
 from astraflow.runfile.docs import page
 from tests.test_runfile import TOY

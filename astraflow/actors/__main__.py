@@ -14,8 +14,8 @@ from pathlib import Path
 
 from astraflow.actors.base.acting import Identity, act
 from astraflow.actors.base.connection import add_flags, from_flags
+from astraflow.actors.base.exits import EXIT_FENCED, EXIT_USER
 from astraflow.actors.base.logs import log_to_stderr
-from astraflow.actors.node.exits import EXIT_FENCED, EXIT_USER
 from astraflow.errors import BusError, ConfigError, FencedError, TrainingError
 
 ROLES = ("policy", "rollout", "dataflow", "trainer", "recorder")

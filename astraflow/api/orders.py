@@ -9,16 +9,16 @@ from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Any
 
-from astraflow.algos.feeds import feeds_of
-from astraflow.algos.ids import GroupKey, group_id
-from astraflow.algos.inbox import MOST_MEMBERS, PREFIX
 from astraflow.bus import Bus
 from astraflow.config import RunConfig
+from astraflow.dataflow.submissions import MOST_MEMBERS, PREFIX
+from astraflow.dataflow.trained_by import feeds_of
 from astraflow.errors import BusError, ConfigError
 from astraflow.messages import Control, ControlKind, Event, Submission
+from astraflow.messages.ids import GroupKey, group_id
 
 
-class Orders:
+class RunOrders:
     """Orders to one run's dataflow."""
 
     def __init__(self, bus: Bus, config: RunConfig, incarnation: str) -> None:

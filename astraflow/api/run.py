@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from astraflow.actors.base.connection import Connection
-from astraflow.actors.base.metrics import DATAFLOW
-from astraflow.actors.node.record import fetch_record
-from astraflow.api.orders import Orders
+from astraflow.api.orders import RunOrders
 from astraflow.bus import Bus, BusRole, topology_of
 from astraflow.config import from_json
 from astraflow.messages import (
@@ -25,6 +23,8 @@ from astraflow.messages import (
     Metrics,
     SampleBatch,
 )
+from astraflow.messages.metric_names import DATAFLOW
+from astraflow.node.record import fetch_record
 
 M = TypeVar("M")
 Start = Literal["first", "new"]
@@ -66,7 +66,7 @@ async def connect(
         yield Run(bus, config, record.incarnation)
 
 
-class Run(Orders):
+class Run(RunOrders):
     """A run that one is connected to. `start`: "new" = from now on, "first" = from the oldest that the log holds.
 
     With keys per role (`bus --secure`), a user's key (`user.nk`) is enough for all of it.

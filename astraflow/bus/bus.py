@@ -15,7 +15,6 @@ from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanage
 from functools import partial
 from typing import Any, Literal
 
-from astraflow.background import Background
 from astraflow.bus.claims import Claims
 from astraflow.bus.core import CoreFeed, open_core_feed
 from astraflow.bus.deadletters import DeadLetter, DeadLetters
@@ -34,6 +33,7 @@ from astraflow.bus.serverinfo import check_server
 from astraflow.bus.session import Session
 from astraflow.bus.topology import Topology, check_token
 from astraflow.bus.trust import BusOptions
+from astraflow.concurrency import Background
 from astraflow.errors import BusError
 from astraflow.messages import Envelope, Event, Message, Metrics, PartRef, RunRecord, encode, encode_envelope
 

@@ -9,10 +9,10 @@ import hashlib
 import secrets
 from collections.abc import Iterator, Sequence
 
-from astraflow.background import in_parallel
 from astraflow.bus.faults import LinkLostError, NoAnswerError
 from astraflow.bus.link import Link
 from astraflow.bus.publish import Publisher
+from astraflow.concurrency import in_parallel
 from astraflow.errors import BusError, WeightsError
 from astraflow.messages import PartRef
 

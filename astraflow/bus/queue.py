@@ -13,7 +13,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from astraflow.background import Background
 from astraflow.bus.admit import admit
 from astraflow.bus.claims import CLAIM, Claims
 from astraflow.bus.deadletters import DeadLetters
@@ -23,6 +22,7 @@ from astraflow.bus.feed import HEARTBEAT, Feed
 from astraflow.bus.link import Link
 from astraflow.bus.session import Session
 from astraflow.bus.topology import Topology
+from astraflow.concurrency import Background
 from astraflow.errors import MessageError
 from astraflow.messages import Envelope
 

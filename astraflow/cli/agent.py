@@ -37,8 +37,8 @@ def run(args: argparse.Namespace) -> int:
     from astraflow.actors.base.acting import Identity, act
     from astraflow.actors.base.connection import bus_role
     from astraflow.actors.base.logs import log_to_stderr
-    from astraflow.actors.node.join import node_name
     from astraflow.actors.rollout import actor as rollout
+    from astraflow.node.join import node_name
 
     agents = agents_in(args.file)
     log_to_stderr()

@@ -14,7 +14,7 @@ from astraflow.errors import BusError, ConfigError
 
 if TYPE_CHECKING:
     from astraflow.actors.base.connection import Connection
-    from astraflow.actors.view.run import RunView
+    from astraflow.view.run_view import RunView
 
 UP_NODE = "local"
 MARGIN_S = 10.0
@@ -44,8 +44,8 @@ def run(args: argparse.Namespace) -> int:
 
 async def _drain(connection: "Connection", run_name: str, target: str, *, wait: bool) -> None:
     from astraflow.actors.base.members import left
-    from astraflow.actors.node.orders import order_drain
-    from astraflow.actors.view.status import read_view
+    from astraflow.node.orders import order_drain
+    from astraflow.view.status import read_view
 
     async with run_bus(connection, run_name, producer="drain", role="user") as bus:
         view = await read_view(bus)

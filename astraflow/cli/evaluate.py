@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
 
     from rich.console import Console
 
-    from astraflow.actors.node.evaluate import evaluate
+    from astraflow.node.evaluate import evaluate
 
     console = Console(stderr=True)
     models = ", ".join(sorted({policy.model for policy in config.policies.values()}))
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _of_file(args: argparse.Namespace) -> "RunConfig":
-    from astraflow.actors.node.evaluate import evaluation_of
+    from astraflow.node.evaluate import evaluation_of
     from astraflow.runfile import load
 
     flags = ("env", "size", "first", "repeats", "temperature", "top_p", "max_new_tokens")
@@ -94,7 +94,7 @@ def _of_file(args: argparse.Namespace) -> "RunConfig":
 
 
 def _of_flags(args: argparse.Namespace) -> "RunConfig":
-    from astraflow.actors.node.evaluate import evaluation_of
+    from astraflow.node.evaluate import evaluation_of
     from astraflow.runfile.load import load_text
     from astraflow.runfile.toml import dumps
 
@@ -120,8 +120,8 @@ def _of_flags(args: argparse.Namespace) -> "RunConfig":
 
 def row_of(score: "Metrics", config: "RunConfig") -> dict[str, Any]:
     """One line of the result, as in --json. None: the environment has no notion of it, or no answer counts."""
-    from astraflow.actors.base import metrics as names
-    from astraflow.actors.view.history import eval_point
+    from astraflow.messages import metric_names as names
+    from astraflow.view.history import eval_point
 
     values, name, point = score.values, score.labels[names.LABEL_SET], eval_point(score)
     return {

@@ -58,8 +58,8 @@ def run(args: argparse.Namespace, host: str, port: int) -> int:
 
 
 async def _serve(server: "EmbeddedServer", region: str, runs: list[str], hub: str) -> int:
-    from astraflow.actors.node.server import embedded_server
     from astraflow.actors.region.keeper import keep_region
+    from astraflow.node.server import embedded_server
 
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -53,8 +53,8 @@ def run(args: argparse.Namespace) -> int:
     """Join; the return value is the exit code. Raises ConfigError, BusError."""
     from rich.console import Console
 
-    from astraflow.actors.node.join import JoinOptions, join
-    from astraflow.actors.node.preemption import Preemption
+    from astraflow.node.join import JoinOptions, join
+    from astraflow.node.preemption import Preemption
 
     options = JoinOptions(
         run=args.run_name,

@@ -10,7 +10,7 @@ from astraflow.cli.where import add_where, run_bus, where
 
 if TYPE_CHECKING:
     from astraflow.actors.base.connection import Connection
-    from astraflow.actors.view.status import Status
+    from astraflow.view.status import Status
 
 
 def add(verbs: Verbs) -> None:
@@ -40,8 +40,8 @@ def run(args: argparse.Namespace) -> int:
 
     import msgspec
 
-    from astraflow.actors.view.page import render
-    from astraflow.actors.view.status import to_json
+    from astraflow.view.status import to_json
+    from astraflow.view.status_text import render
 
     status = asyncio.run(_read(connection, name))
     text = render(status, everything=args.everything)
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _read(connection: "Connection", run_name: str) -> "Status":
-    from astraflow.actors.view.status import read_status
+    from astraflow.view.status import read_status
 
     async with run_bus(connection, run_name, producer="status") as bus:
         return await read_status(bus)

@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     """Check, then submit; the return value is the exit code. Raises ConfigError, BusError."""
     from rich.console import Console
 
-    from astraflow.actors.node.submit import submit
+    from astraflow.node.submit import submit
     from astraflow.runfile import load
 
     config = load(args.run_file, args.overrides)

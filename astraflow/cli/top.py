@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _watch(connection: "Connection", run_name: str, console: "Console") -> None:
-    from astraflow.actors.view.live import live_view
+    from astraflow.view.live import live_view
 
     over = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -34,8 +34,8 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
     from astraflow.actors.base.connection import TOKEN_VARIABLE
-    from astraflow.actors.node.up import UpOptions, up
     from astraflow.bus import HubDoor
+    from astraflow.node.up import UpOptions, up
     from astraflow.runfile import load
 
     config = load(args.run_file, args.overrides)

@@ -14,8 +14,8 @@ from astraflow.cli.where import add_where, run_bus, stored_run
 from astraflow.errors import ConfigError, WeightsError
 
 if TYPE_CHECKING:
-    from astraflow.actors.weights.catalog import Retained
     from astraflow.bus import Bus
+    from astraflow.weights.transfer.catalog import Retained
 
 
 def add(verbs: Verbs) -> None:
@@ -84,7 +84,7 @@ async def _opened(args: argparse.Namespace) -> AsyncIterator[tuple["Bus", list[s
 
 
 async def _list(args: argparse.Namespace) -> int:
-    from astraflow.actors.weights.catalog import head_of, retained
+    from astraflow.weights.transfer.catalog import head_of, retained
 
     async with _opened(args) as (bus, policies):
         found = {policy: (await head_of(bus, policy), await retained(bus, policy)) for policy in policies}
@@ -101,7 +101,7 @@ async def _list(args: argparse.Namespace) -> int:
 
 
 async def _verify(args: argparse.Namespace) -> int:
-    from astraflow.actors.weights.catalog import chosen, retained, verify
+    from astraflow.weights.transfer.catalog import chosen, retained, verify
 
     verdicts: dict[str, list[dict[str, Any]]] = {}
     async with _opened(args) as (bus, policies):
@@ -134,7 +134,7 @@ async def _export(args: argparse.Namespace) -> int:
 
 async def _exported(bus: "Bus", policy: str, number: int | None, target: Path) -> "Retained":
     """The version that is in `target` now: if a live run purges the newest while it is read, a newer one."""
-    from astraflow.actors.weights.catalog import chosen, export, retained
+    from astraflow.weights.transfer.catalog import chosen, export, retained
 
     version = chosen(await retained(bus, policy), number, policy=policy)
     while True:
@@ -167,7 +167,7 @@ def _row(each: "Retained") -> dict[str, Any]:
 
 
 def _line(each: "Retained") -> str:
-    from astraflow.actors.view.wording import duration
+    from astraflow.view.wording import duration
 
     manifest = each.manifest
     changed = "" if each.sparsity is None else f"{each.sparsity:.2%} changed"

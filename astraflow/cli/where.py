@@ -11,8 +11,8 @@ from astraflow.errors import BusError, ConfigError
 
 if TYPE_CHECKING:
     from astraflow.actors.base.connection import Connection
-    from astraflow.actors.node.runfolder import RunFolder
     from astraflow.bus import Bus
+    from astraflow.node.runfolder import RunFolder
 
 RUNS = Path("runs")
 
@@ -31,7 +31,7 @@ def add_where(parser: argparse.ArgumentParser) -> None:
 
 def where(args: argparse.Namespace) -> tuple["Connection", str]:
     """Connection and name of the run. Raises ConfigError, and BusError if it isn't live."""
-    from astraflow.actors.node.runfolder import RunFolder
+    from astraflow.node.runfolder import RunFolder
 
     if not args.url:
         return _of_folder(_folder(args) or RunFolder(_live_folder()))
@@ -45,9 +45,9 @@ async def run_bus(
     connection: "Connection", run_name: str, *, producer: str, role: str = "observer"
 ) -> AsyncIterator["Bus"]:
     """The bus of a run that is there. `role`: whose key, of a folder of them. Raises ConfigError, BusError."""
-    from astraflow.actors.node.record import fetch_record
     from astraflow.bus import Bus, BusRole, topology_of
     from astraflow.config import from_json
+    from astraflow.node.record import fetch_record
 
     options = connection.options(BusRole(role))
     record = await fetch_record(connection, run_name, BusRole(role))
@@ -62,7 +62,7 @@ async def stored_run(args: argparse.Namespace, *, command: str) -> AsyncIterator
 
     Raises: ConfigError, BusError.
     """
-    from astraflow.actors.node.reopened import reopened
+    from astraflow.node.stopped_run import reopened
 
     folder = None if args.url else _folder(args)
     if folder is None or folder.live():
@@ -74,8 +74,8 @@ async def stored_run(args: argparse.Namespace, *, command: str) -> AsyncIterator
 
 def _folder(args: argparse.Namespace) -> "RunFolder | None":
     """The folder that --folder or --run names; None: neither is given. Raises ConfigError."""
-    from astraflow.actors.node.here import folder_of
-    from astraflow.actors.node.runfolder import RunFolder
+    from astraflow.node.live_runs import folder_of
+    from astraflow.node.runfolder import RunFolder
 
     if args.folder is None:
         return folder_of(args.run_name, beside=RUNS) if args.run_name else None
@@ -109,8 +109,8 @@ def _of_folder(folder: "RunFolder") -> tuple["Connection", str]:
 
 
 def _live_folder() -> Path:
-    from astraflow.actors.node.here import live_here
-    from astraflow.actors.node.runfolder import LOCK_NAME, RunFolder
+    from astraflow.node.live_runs import live_here
+    from astraflow.node.runfolder import LOCK_NAME, RunFolder
 
     live = [lock.parent for lock in sorted(RUNS.glob(f"*/{LOCK_NAME}")) if RunFolder(lock.parent).live()]
     if len(live) == 1:

@@ -13,9 +13,9 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from astraflow.algos.changes import Change
-from astraflow.algos.tensors import HostTensor
 from astraflow.messages import Sampling, VersionSpan
+from astraflow.weights.codec.changes import Change
+from astraflow.weights.codec.tensors import HostTensor
 
 
 @dataclass(frozen=True, kw_only=True)

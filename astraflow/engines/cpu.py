@@ -13,8 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 
-from astraflow.algos.changes import Change
-from astraflow.algos.tensors import HostTensor
 from astraflow.config import EngineSection
 from astraflow.engines.architecture import decoder_spec, read_facts
 from astraflow.engines.base import EngineLoad, EngineRequest, TokenStream
@@ -23,10 +21,12 @@ from astraflow.engines.decoder import SlotDecoder
 from astraflow.engines.hardware import compute_dtype
 from astraflow.engines.requests import check_request
 from astraflow.engines.sequences import BatchModel
-from astraflow.engines.streams import RateMeter, Reply, ReplyStream
+from astraflow.engines.streams import EngineReply, EngineStream, RateMeter
 from astraflow.engines.worker import BatchSettings, Cancel, StepResult, Stop, Submit, Swap, Worker
 from astraflow.errors import AstraflowError, EngineError
 from astraflow.models.folder import read_model
+from astraflow.weights.codec.changes import Change
+from astraflow.weights.codec.tensors import HostTensor
 
 
 class State(StrEnum):
@@ -77,7 +77,7 @@ class CpuEngine:
         )
         self._state = State.NEW
         self._error = ""
-        self._replies: dict[str, Reply] = {}  # every request that the worker knows or will know
+        self._replies: dict[str, EngineReply] = {}  # every request that the worker knows or will know
         self._swaps: set[asyncio.Future[float]] = set()
         self._preparing = asyncio.Lock()  # the next version's weights are put together one at a time
         self._rate = RateMeter()
@@ -158,7 +158,7 @@ class CpuEngine:
             self._ready.set_exception(error)
         self._end_all(lambda reply: reply.fail(self._error))
 
-    def _end_all(self, end: Callable[[Reply], None]) -> None:
+    def _end_all(self, end: Callable[[EngineReply], None]) -> None:
         for reply in self._replies.values():
             end(reply)
         self._replies.clear()
@@ -190,10 +190,10 @@ class CpuEngine:
                 raise EngineError(f"request {request.id!r} is already running")
             ids.add(request.id)
             check_request(request, vocab_size=self._facts.vocab_size, context_length=self._context_length)
-        replies = [Reply(request.id, request.position) for request in requests]
+        replies = [EngineReply(request.id, request.position) for request in requests]
         self._replies |= {reply.request_id: reply for reply in replies}
         worker.order(Submit(tuple(requests)))
-        return [ReplyStream(reply, self._drop) for reply in replies]
+        return [EngineStream(reply, self._drop) for reply in replies]
 
     def _serving(self) -> Worker:
         if self._state is not State.SERVING or self._worker is None:

@@ -16,13 +16,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from astraflow.algos.changes import Change
-from astraflow.algos.tensors import HostTensor
 from astraflow.engines.architecture import DecoderSpec
 from astraflow.engines.decoder_weights import DecoderWeights, LayerWeights
-from astraflow.engines.kv_cache import KvCache, Pool, Row
+from astraflow.engines.kv_cache import CacheRow, KvCache, Pool
 from astraflow.engines.rope import inverse_frequencies, rotate, tables
 from astraflow.engines.sequences import Running, Segment
+from astraflow.weights.codec.changes import Change
+from astraflow.weights.codec.tensors import HostTensor
 
 WHOLE_SHARE = 0.75  # of a pool's positions: from here on attending to all of them is cheaper than copying a slice
 
@@ -45,7 +45,7 @@ class _PoolStep:
 class _PieceStep:
     """A prompt piece: tokens [start, end) of the step, at positions [before, before + end − start)."""
 
-    row: Row
+    row: CacheRow
     start: int
     end: int
     before: int
@@ -76,7 +76,7 @@ class SlotDecoder:
             max_rows=max_sequences,
             budget_bytes=budget_bytes,
         )
-        self._rows: dict[Running, Row] = {}
+        self._rows: dict[Running, CacheRow] = {}
 
     @property
     def longest(self) -> int:

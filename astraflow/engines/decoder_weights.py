@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from astraflow.algos.changes import Change
-from astraflow.algos.tensors import HostTensor
 from astraflow.engines.architecture import DecoderSpec
 from astraflow.engines.linear import Linear
 from astraflow.engines.weights import WeightSlots, Write
+from astraflow.weights.codec.changes import Change
+from astraflow.weights.codec.tensors import HostTensor
 
 
 @dataclass(frozen=True)

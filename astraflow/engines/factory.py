@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from astraflow.algos.tensors import HostTensor
 from astraflow.config import EngineSection
 from astraflow.engines.base import PolicyEngine
 from astraflow.engines.toy import ToyEngine
+from astraflow.weights.codec.tensors import HostTensor
 
 
 def build_engine(

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
-from astraflow.algos.changes import Change
-from astraflow.algos.tensors import HostTensor
 from astraflow.engines.architecture import ModelFacts
 from astraflow.engines.sequences import Running, Segment
 from astraflow.engines.weights import WeightSlots
 from astraflow.errors import EngineError
+from astraflow.weights.codec.changes import Change
+from astraflow.weights.codec.tensors import HostTensor
 
 
 class TransformersModel:

@@ -23,7 +23,7 @@ MIN_REUSE = 8  # tokens; shorter common prefixes aren't worth a copy
 
 
 @dataclass(eq=False)
-class Row:
+class CacheRow:
     """Room for one sequence. `length` tokens of it are valid."""
 
     pool: "Pool"
@@ -44,16 +44,16 @@ class Pool:
         self.keys, self.values = _lazy_zeros(shape, dtype), _lazy_zeros(shape, dtype)
         self.capacity = capacity
         self.max_rows = rows
-        self.rows: list[Row] = []  # by index: active ones, then leftovers
+        self.rows: list[CacheRow] = []  # by index: active ones, then leftovers
         self.active = 0
 
-    def truncate(self, row: Row, length: int) -> None:
+    def truncate(self, row: CacheRow, length: int) -> None:
         """Forget a row's tokens from `length` on."""
         for cache in (self.keys, self.values):
             cache[:, row.index, :, length : row.length] = 0
         row.length = length
 
-    def exchange(self, a: Row, b: Row) -> None:
+    def exchange(self, a: CacheRow, b: CacheRow) -> None:
         """Swap two rows' places and contents."""
         if a is b:
             return
@@ -102,7 +102,7 @@ class KvCache:
         """What counts against the budget."""
         return sum(len(pool.rows) * pool.capacity for pool in self._pools.values())
 
-    def claim(self, tokens: NDArray[np.int32], known: int, longest: int) -> Row | None:
+    def claim(self, tokens: NDArray[np.int32], known: int, longest: int) -> CacheRow | None:
         """A row for a sequence, holding what could be reused of its first known − 1 tokens; None: no room now.
 
         Args: tokens: int32, the first `known` are valid; longest: tokens that it may grow to.
@@ -121,19 +121,19 @@ class KvCache:
         self.reused_tokens += row.length
         return row
 
-    def copy_prefix(self, source: Row, target: Row, length: int) -> None:
+    def copy_prefix(self, source: CacheRow, target: CacheRow, length: int) -> None:
         """Make the first `length` tokens of `target`, which has no more, those of `source`."""
         to, of = target.pool, source.pool
         to.keys[:, target.index, :, :length] = of.keys[:, source.index, :, :length]
         to.values[:, target.index, :, :length] = of.values[:, source.index, :, :length]
         target.length, target.reusable = length, source.reusable
 
-    def restart(self, row: Row) -> None:
+    def restart(self, row: CacheRow) -> None:
         """Forget all of a running sequence's tokens; what it computes from now on is of the current weights."""
         row.pool.truncate(row, 0)
         row.reusable = True
 
-    def release(self, row: Row) -> None:
+    def release(self, row: CacheRow) -> None:
         """The sequence is done; what it leaves can be reused until it is overwritten."""
         pool = row.pool
         pool.active -= 1
@@ -146,7 +146,7 @@ class KvCache:
             for row in pool.rows:
                 row.reusable = False
 
-    def _best_prefix(self, tokens_T: NDArray[np.int32]) -> tuple[Row | None, int]:
+    def _best_prefix(self, tokens_T: NDArray[np.int32]) -> tuple[CacheRow | None, int]:
         """The row that shares the most leading tokens, if these are enough to be worth a copy."""
         best, best_length = None, MIN_REUSE - 1
         for pool in self._pools.values():
@@ -158,12 +158,12 @@ class KvCache:
                         best, best_length = row, length
         return best, best_length
 
-    def _place(self, capacity: int, source: Row | None) -> Row | None:
+    def _place(self, capacity: int, source: CacheRow | None) -> CacheRow | None:
         """The last active row of the pool of this capacity: a new one, or the longest unused leftover but `source`."""
         pool = self._pools.get(capacity)
         if (pool is None or len(pool.rows) < pool.max_rows) and self._make_room(capacity):
             pool = self._pools.get(capacity) or self._new_pool(capacity)
-            pool.rows.append(Row(pool, len(pool.rows), np.empty(0, dtype=np.int32)))
+            pool.rows.append(CacheRow(pool, len(pool.rows), np.empty(0, dtype=np.int32)))
             row = pool.rows[-1]
         elif pool is not None and pool.active < len(pool.rows):
             row = min(pool.rows[pool.active :], key=lambda item: (item is source, item.reusable, item.used_at))

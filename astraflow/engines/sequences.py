@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from astraflow.algos.changes import Change
 from astraflow.engines.base import EngineRequest
+from astraflow.weights.codec.changes import Change
 
 
 @dataclass(eq=False)

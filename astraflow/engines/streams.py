@@ -17,7 +17,7 @@ from astraflow.errors import EngineError
 from astraflow.messages import VersionSpan
 
 
-class Reply:
+class EngineReply:
     """Tokens of one request that wait for their consumer. Bounded by the request's max_new_tokens."""
 
     def __init__(self, request_id: str, position: int) -> None:
@@ -80,15 +80,15 @@ class Reply:
         return tuple(spans)
 
 
-class ReplyStream:
+class EngineStream:
     """The `TokenStream` that engines return. Closing or dropping it before its end calls `cancel(request id)`."""
 
-    def __init__(self, reply: Reply, cancel: Callable[[str], None]) -> None:
+    def __init__(self, reply: EngineReply, cancel: Callable[[str], None]) -> None:
         self._reply = reply
         self._cancel = cancel
         self._closed = False
 
-    def __aiter__(self) -> "ReplyStream":
+    def __aiter__(self) -> "EngineStream":
         return self
 
     async def __anext__(self) -> TokenChunk:

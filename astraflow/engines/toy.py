@@ -17,15 +17,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from astraflow.algos.changes import Change, ChangedElements
-from astraflow.algos.tensors import HostTensor
 from astraflow.config import EngineSection
 from astraflow.engines.base import EngineLoad, EngineRequest, TokenStream
 from astraflow.engines.keyed import keyed_bits
 from astraflow.engines.requests import check_request
-from astraflow.engines.streams import RateMeter, Reply, ReplyStream
+from astraflow.engines.streams import EngineReply, EngineStream, RateMeter
 from astraflow.errors import EngineError, WeightsError
 from astraflow.models.toy import TOY_TENSOR
+from astraflow.weights.codec.changes import Change, ChangedElements
+from astraflow.weights.codec.tensors import HostTensor
 
 MIN_LENGTH, MAX_LENGTH = 4, 27  # completion tokens, the end token included
 CATCH_UP_S = 1.0  # a loop that was late for longer has lost the steps before
@@ -55,7 +55,7 @@ def toy_completion(
 class _Running:
     """A request and the completion that it will have got."""
 
-    reply: Reply
+    reply: EngineReply
     tokens: "array[int]"
     logprobs: "array[float]"
     finish_reason: str
@@ -128,7 +128,7 @@ class ToyEngine:
         items = [self._plan(request) for request in requests]
         self._waiting.extend(items)
         self._schedule()
-        return [ReplyStream(item.reply, self._drop) for item in items]
+        return [EngineStream(item.reply, self._drop) for item in items]
 
     def _plan(self, request: EngineRequest) -> _Running:
         """The whole completion at once: what a later step hands out is only a slice."""
@@ -146,7 +146,7 @@ class ToyEngine:
         ends = [int(found[0]) + 1 for token in stop_ids if (found := np.flatnonzero(tokens_T == token)).size]
         end = min(ends, default=tokens_T.size)
         return _Running(
-            Reply(request.id, request.position),
+            EngineReply(request.id, request.position),
             array("i", tokens_T[:end].tobytes()),
             array("f", logprobs_T[:end].tobytes()),
             "stop" if ends else "length",

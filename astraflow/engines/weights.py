@@ -15,10 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from astraflow.algos.changes import Change, ChangedElements
-from astraflow.algos.sparse import as_integers
-from astraflow.algos.tensors import HostTensor
 from astraflow.errors import WeightsError
+from astraflow.weights.codec.changes import Change, ChangedElements
+from astraflow.weights.codec.differences import as_integers
+from astraflow.weights.codec.tensors import HostTensor
 
 TORCH_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 IGNORED_SUFFIXES = (".rotary_emb.inv_freq",)  # buffers of old checkpoints; computed from the config here

@@ -16,14 +16,14 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
-from astraflow.algos.holdout import HELD_OUT_FIRST, is_held_out
-from astraflow.algos.ids import LEVEL_STRIDE
 from astraflow.envs.answers import AnswerMode, extract_answer, same_answer
 from astraflow.envs.arguments import choice, import_extra
 from astraflow.envs.base import ChatMessage, Reply
 from astraflow.envs.single_turn import Grade, SingleTurnEnv
 from astraflow.errors import ConfigError, EnvError
+from astraflow.holdout import HELD_OUT_FIRST, is_held_out
 from astraflow.messages import Reason
+from astraflow.messages.ids import LEVEL_STRIDE
 from astraflow.named import nearest
 
 SCORERS = ("exact", "dataset", "solved")

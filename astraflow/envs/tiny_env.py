@@ -6,11 +6,11 @@ It needs no extra. Held-out reversals are in neither the model's warm start nor 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from astraflow.algos.holdout import HELD_OUT_FIRST
 from astraflow.envs.arguments import choice
 from astraflow.envs.base import ChatMessage, Reply
 from astraflow.envs.single_turn import Grade, SingleTurnEnv
 from astraflow.errors import EnvError
+from astraflow.holdout import HELD_OUT_FIRST
 from astraflow.models.tiny_tasks import TINY_TASKS, TinyTask, tiny_question
 
 

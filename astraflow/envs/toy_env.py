@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from astraflow.algos.holdout import question_share
 from astraflow.envs.base import Outcome, PolicyHandle
 from astraflow.errors import ConfigError, EnvError
+from astraflow.holdout import question_share
 from astraflow.messages import Task
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from astraflow.algos.tensors import HostTensor
 from astraflow.messages import Sample
+from astraflow.weights.codec.tensors import HostTensor
 
 
 @dataclass(frozen=True, kw_only=True)

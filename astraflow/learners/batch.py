@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from astraflow.algos.packing import PackItem
 from astraflow.errors import MessageError
+from astraflow.learners.packing import PackItem
 from astraflow.messages import Sample
 
 

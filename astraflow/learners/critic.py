@@ -1,7 +1,7 @@
 """A critic: a linear head on the policy's last hidden states, that says what reward is still to come.
 
 It sees the state that a sampled token is predicted from, so it costs no forward pass in training beside the policy's
-own, and one more per batch for its values before. Not here: what it ought to have said (`algos/gae.py`), its loss.
+own, and one more per batch for its values before. Not here: what it ought to have said (`gae.py`), its loss.
 Invariant: the head belongs to no model: it is in checkpoints and never in what is exported.
 Axes: N sampled token of a micro-batch, M of a batch, D width.
 """
@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from astraflow.algos.packing import MicroBatch
 from astraflow.config import CriticSection, TrainerSection
 from astraflow.learners.logprobs import micro_batch_states
 from astraflow.learners.master import MasterWeights
 from astraflow.learners.model import LoadedModel
+from astraflow.learners.packing import MicroBatch
 
 
 class ValueHead(nn.Module):

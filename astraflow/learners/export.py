@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from astraflow.algos.tensors import ITEM_SIZES, HostTensor
+from astraflow.weights.codec.tensors import ITEM_SIZES, HostTensor
 
 DTYPE_NAMES = {
     torch.float64: "F64",

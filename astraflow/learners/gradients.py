@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import torch
 
-from astraflow.algos.losses.compose import Loss, Prepared, Weights
-from astraflow.algos.losses.diagnostics import TokenSums
-from astraflow.algos.packing import MicroBatch
 from astraflow.learners.critic import Critic
 from astraflow.learners.logprobs import micro_batch_states, state_logprobs
+from astraflow.learners.losses.compose import Loss, Prepared, Weights
+from astraflow.learners.losses.diagnostics import TokenSums
 from astraflow.learners.model import LoadedModel
+from astraflow.learners.packing import MicroBatch
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Logprobs of sampled tokens under some weights, without ever holding logits of a whole batch.
 
-Not here: the plan of micro-batches (`algos/packing.py`) and the loss (`algos/losses`).
+Not here: the plan of micro-batches (`learners/packing.py`) and the loss (`learners/losses`).
 Invariant: only positions that predict a sampled token reach the output layer, a bounded block of rows at a time.
 Axes: B row, L position, D width, V vocabulary, N sampled token.
 """
@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from astraflow.algos.packing import MicroBatch
 from astraflow.learners.model import LoadedModel
+from astraflow.learners.packing import MicroBatch
 
 # A block of fp32 logits: big enough for full speed, small beside the activations.
 LOGIT_BLOCK_BYTES = 64 << 20

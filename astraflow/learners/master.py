@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from astraflow.algos.dither import dithered_master, on_bf16_grid
 from astraflow.config import TrainerSection
+from astraflow.learners.dither import dithered_master, on_bf16_grid
 
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 """What AdamW keeps of each master, by torch's names."""
@@ -27,7 +27,7 @@ class MasterWeights:
     Args:
         model: in its checkpoint's dtype.
         dtype: bfloat16 or float32.
-        dither_seed: where masters of bf16 values start inside their cell (see `algos/dither.py`); None: at its centre.
+        dither_seed: where masters of bf16 values start inside their cell (see `dither.py`); None: at its centre.
     """
 
     def __init__(

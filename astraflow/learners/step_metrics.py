@@ -33,9 +33,9 @@ and, with a critic, over all sampled tokens:
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from astraflow.algos.losses.compose import Prepared
-from astraflow.algos.losses.diagnostics import TokenSums
-from astraflow.algos.losses.values import explained_variance
+from astraflow.learners.losses.compose import Prepared
+from astraflow.learners.losses.diagnostics import TokenSums
+from astraflow.learners.losses.values import explained_variance
 
 
 @dataclass(frozen=True, kw_only=True)

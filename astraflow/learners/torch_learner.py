@@ -15,10 +15,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from astraflow.algos.losses.compose import Loss, Prepared
-from astraflow.algos.losses.tokens import LossBatch
-from astraflow.algos.packing import Costs, MicroBatch, PackItem, plan_micro_batches
-from astraflow.algos.tensors import HostTensor
 from astraflow.config import TrainerSection
 from astraflow.errors import WeightsError
 from astraflow.learners.base import StepReport
@@ -28,12 +24,16 @@ from astraflow.learners.critic import Critic
 from astraflow.learners.export import export_tensors, with_dtype
 from astraflow.learners.gradients import accumulate_gradients
 from astraflow.learners.logprobs import batch_logprobs
+from astraflow.learners.losses.compose import Loss, Prepared
+from astraflow.learners.losses.tokens import LossBatch
 from astraflow.learners.master import MasterWeights
 from astraflow.learners.model import load_frozen, load_model
+from astraflow.learners.packing import Costs, MicroBatch, PackItem, plan_micro_batches
 from astraflow.learners.precision import compute_dtype
 from astraflow.learners.step_metrics import Update, step_metrics, value_metrics
 from astraflow.messages import Sample
 from astraflow.models.folder import read_files, write_model
+from astraflow.weights.codec.tensors import HostTensor
 
 logger = logging.getLogger(__name__)
 

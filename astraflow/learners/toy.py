@@ -13,7 +13,6 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from astraflow.algos.tensors import HostTensor
 from astraflow.config import TrainerSection
 from astraflow.errors import ConfigError, MessageError, WeightsError
 from astraflow.learners.base import StepReport
@@ -21,6 +20,7 @@ from astraflow.learners.durable import write_durably
 from astraflow.messages import Array, Sample, array_of
 from astraflow.models.folder import read_model, write_model
 from astraflow.models.toy import TOY_TENSOR, TOY_VOCAB, toy_model
+from astraflow.weights.codec.tensors import HostTensor
 
 STATE_FILE = "toy.json"
 

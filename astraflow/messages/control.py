@@ -72,7 +72,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     holder: str  # incarnation; "" = released
     epoch: int
     actor: str = ""  # the holder's name
-    process: str = ""  # which process of which machine that is, see actors/base/processes.py; "" = unknown
+    process: str = ""  # which process of which machine that is, see actors/base/process_identity.py; "" = unknown
     lease_s: float = 0.0  # the holder is gone when it has not renewed for this long
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from astraflow.algos.tensors import HostTensor
 from astraflow.errors import ConfigError, WeightsError
+from astraflow.weights.codec.tensors import HostTensor
 
 MAX_FILE_BYTES = 64 << 20  # of a small file; vocabularies have some megabytes
 _SKIPPED = {".safetensors", ".bin", ".gguf", ".pt"}

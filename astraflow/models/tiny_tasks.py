@@ -8,7 +8,7 @@ heart, so none is held out there: evaluation on `add` shows learning, not genera
 import hashlib
 from typing import Literal
 
-from astraflow.algos.holdout import is_held_out
+from astraflow.holdout import is_held_out
 
 TinyTask = Literal["reverse", "add"]
 TINY_TASKS: tuple[TinyTask, ...] = ("reverse", "add")

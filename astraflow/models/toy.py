@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from astraflow.algos.tensors import HostTensor
+from astraflow.weights.codec.tensors import HostTensor
 
 TOY_TENSOR = "toy.weight"
 TOY_VOCAB = 64

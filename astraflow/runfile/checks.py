@@ -7,8 +7,8 @@ No environment is built here (`environments.py`). Assumes that every key by itse
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from astraflow.algos.feeds import feeds_of, players_of
 from astraflow.config import EnvSection, EvalSection, PolicySection, RunConfig, SourceSection, TrainerSection
+from astraflow.dataflow.trained_by import feeds_of, players_of
 from astraflow.errors import ConfigError
 from astraflow.runfile.critic_checks import check_critic
 from astraflow.runfile.decode import Where, nearest

@@ -5,9 +5,9 @@ Each check yields ConfigErrors that say how to fix it.
 
 from collections.abc import Iterator
 
-from astraflow.algos.losses.presets import PRESETS
 from astraflow.config import TrainerSection
 from astraflow.errors import ConfigError
+from astraflow.learners.losses.presets import PRESETS
 from astraflow.runfile.decode import Where
 
 

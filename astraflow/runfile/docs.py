@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from astraflow.algos.losses.presets import PRESETS
 from astraflow.config import LossSection, RunConfig
+from astraflow.learners.losses.presets import PRESETS
 from astraflow.runfile.schema import ANY_NAME, Key, keys, named_section, section
 from astraflow.runfile.toml import value_text
 

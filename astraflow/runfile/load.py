@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from astraflow.algos.losses.presets import expand
 from astraflow.config import RunConfig, SamplingSection
 from astraflow.errors import ConfigError
+from astraflow.learners.losses.presets import expand
 from astraflow.runfile import overrides as override
 from astraflow.runfile.checks import check
 from astraflow.runfile.decode import Where, decode

@@ -11,7 +11,7 @@ from astraflow.errors import ConfigError
 from astraflow.runfile.decode import Where, nearest
 
 OBJECTIVES = ("clip", "ratio", "logprob", "cispo", "sapo")
-"""As in `algos/losses/objectives.py`, which imports torch."""
+"""As in `learners/losses/objectives.py`, which imports torch."""
 
 
 def check_loss(name: str, trainer: TrainerSection, where: Where) -> Iterator[ConfigError]:

@@ -6,12 +6,12 @@ It runs none of them. Assumes that every key by itself is right (`decode.py`).
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from astraflow.algos.buffer import ORDERS
-from astraflow.algos.feeds import feeds_of
-from astraflow.algos.filters import FILTERS
-from astraflow.algos.replay import RANKS
-from astraflow.algos.select import SELECTS
 from astraflow.config import PolicySection, ReplaySection, RunConfig, SourceSection, TrainerSection
+from astraflow.dataflow.buffer import ORDERS
+from astraflow.dataflow.filters import FILTERS
+from astraflow.dataflow.replay import RANKS
+from astraflow.dataflow.select import SELECTS
+from astraflow.dataflow.trained_by import feeds_of
 from astraflow.errors import ConfigError
 from astraflow.named import build, nearest
 from astraflow.runfile.decode import Path, Where

@@ -4,20 +4,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from astraflow.actors.base.metrics import (
-    EVAL,
-    EVAL_CORRECT,
-    EVAL_REWARD,
-    EVAL_SIZE,
-    LABEL_SET,
-    TRAIN,
-    TRAIN_REWARD_MEAN,
-    TRAIN_SKIPPED,
-    TRAIN_STALENESS_MAX,
-    TRAIN_STALENESS_MEAN,
-    TRAIN_TOKENS,
-)
-from astraflow.actors.view.run import RunView
 from astraflow.bus import Bus, EmbeddedServer, topology_of
 from astraflow.config import (
     EnvSection,
@@ -41,6 +27,20 @@ from astraflow.messages import (
     VersionSpan,
     array_of,
 )
+from astraflow.messages.metric_names import (
+    EVAL,
+    EVAL_CORRECT,
+    EVAL_REWARD,
+    EVAL_SIZE,
+    LABEL_SET,
+    TRAIN,
+    TRAIN_REWARD_MEAN,
+    TRAIN_SKIPPED,
+    TRAIN_STALENESS_MAX,
+    TRAIN_STALENESS_MEAN,
+    TRAIN_TOKENS,
+)
+from astraflow.view.run_view import RunView
 
 CREATED_AT = 1_700_000_000.0
 

@@ -7,9 +7,9 @@ import pytest
 
 from astraflow.actors.__main__ import parse
 from astraflow.actors.base.acting import follow_drains
-from astraflow.actors.node.crew import Crew, roles_of
-from astraflow.actors.node.orders import order_drain
 from astraflow.bus import EmbeddedServer
+from astraflow.node.orders import order_drain
+from astraflow.node.processes import Crew, roles_of
 from tests.actors.contexts import CONFIG, context
 from tests.cli.test_node import CONNECTION
 from tests.support import LIMIT_S, eventually

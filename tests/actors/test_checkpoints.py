@@ -3,7 +3,16 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.actors.trainer.checkpoints import STATE_FILE, Checkpoints, Lineage, Place, TrainerState, surviving
+from astraflow.actors.trainer.checkpoints import (
+    STATE_FILE,
+    Checkpoints,
+    CheckpointState,
+    Lineage,
+    surviving,
+)
+from astraflow.actors.trainer.checkpoints import (
+    CheckpointPlace as At,
+)
 from astraflow.bus import Cursor
 from astraflow.config import TrainerSection
 from astraflow.errors import FencedError, TrainingError
@@ -11,9 +20,9 @@ from astraflow.learners.toy import ToyLearner
 from astraflow.models.resolve import resolve_model
 
 
-def state(batch: int) -> TrainerState:
+def state(batch: int) -> CheckpointState:
     cursor = Cursor(incarnation="i", sequence=batch, message_id=f"batch-{batch}")
-    return TrainerState(policy="p", batch=batch, step=batch, version=batch, cursor=cursor)
+    return CheckpointState(policy="p", batch=batch, step=batch, version=batch, cursor=cursor)
 
 
 def names(folder: Path) -> list[str]:
@@ -104,13 +113,27 @@ def test_a_trainer_that_was_frozen_while_it_saved_leaves_nothing_that_counts(tmp
 
 
 def test_what_counts_is_the_newest_trainers_own_its_base_and_what_led_to_it() -> None:
-    places = [Place(1, 3), Place(1, 6), Place(1, 9), Place(2, 8), Place(3, 7)]
+    places = [
+        At(1, 3),
+        At(1, 6),
+        At(1, 9),
+        At(2, 8),
+        At(3, 7),
+    ]
     assert surviving(places, None) == sorted(places)
-    assert surviving(places, Lineage(epoch=1, base=None)) == [Place(1, 3), Place(1, 6), Place(1, 9)]
+    assert surviving(places, Lineage(epoch=1, base=None)) == [
+        At(1, 3),
+        At(1, 6),
+        At(1, 9),
+    ]
     # epoch 2 went on from 1-6; 1-9 was finished later by the trainer that it had replaced
-    assert surviving(places[:4], Lineage(epoch=2, base=Place(1, 6))) == [Place(1, 3), Place(1, 6), Place(2, 8)]
+    assert surviving(places[:4], Lineage(epoch=2, base=At(1, 6))) == [
+        At(1, 3),
+        At(1, 6),
+        At(2, 8),
+    ]
     # epoch 3 found no checkpoint on its disk that it could use
-    assert surviving(places, Lineage(epoch=3, base=None)) == [Place(3, 7)]
+    assert surviving(places, Lineage(epoch=3, base=None)) == [At(3, 7)]
 
 
 def test_a_late_checkpoint_of_a_replaced_trainer_is_not_resumed_and_goes(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.lease import HeldLease, lease, now
-from astraflow.actors.base.processes import own_process, process_of
+from astraflow.actors.base.process_identity import own_process, process_of
 from astraflow.bus import EmbeddedServer
 from astraflow.errors import FencedError
 from astraflow.messages import Event, Lease, MemberState

@@ -12,11 +12,11 @@ import numpy as np
 
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.policy import actor as policy
-from astraflow.actors.weights.publisher import WeightPublisher
 from astraflow.bus import Bus, EmbeddedServer
 from astraflow.config import EngineSection
 from astraflow.messages import ChunkKind, GenChunk, GenRequest, MemberState, Sampling, array_of
 from astraflow.models.toy import toy_model
+from astraflow.weights.transfer.publisher import WeightPublisher
 from tests.actors.contexts import CONFIG, context
 from tests.support import eventually
 

@@ -8,12 +8,12 @@ import pytest
 
 from astraflow.actors.policy import actor as policy
 from astraflow.actors.rollout import actor as rollout
-from astraflow.actors.weights.follower import WeightFollower
-from astraflow.actors.weights.publisher import WeightPublisher
-from astraflow.algos.sparse import as_integers
 from astraflow.bus import Bus, EmbeddedServer
 from astraflow.errors import WeightsError
 from astraflow.messages import Event, Head, MemberState
+from astraflow.weights.codec.differences import as_integers
+from astraflow.weights.transfer.follower import WeightFollower
+from astraflow.weights.transfer.publisher import WeightPublisher
 from tests.actors import test_weights as weights
 from tests.actors.contexts import context
 from tests.actors.test_policy import Asker, publish, replica

@@ -14,15 +14,15 @@ import pytest
 
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.diskfull import DiskFullError
-from astraflow.actors.base.metrics import RECORDER_EPISODES
 from astraflow.actors.dataflow.recorded import recorded_floor
 from astraflow.actors.recorder import actor as recorder
 from astraflow.actors.recorder.jsonl import JsonLines
 from astraflow.actors.recorder.summary import Summary, read_summary
-from astraflow.actors.view.lines import read_episodes, read_metrics
 from astraflow.bus import Bus, Cursor, EmbeddedServer
 from astraflow.config import RecordSection
 from astraflow.messages import Event, Member, MemberState, Progress, Reason
+from astraflow.messages.metric_names import RECORDER_EPISODES
+from astraflow.view.jsonl_lines import read_episodes, read_metrics
 from tests.actors.run_in_progress import CONFIG, RECORD, episode, evaluation, member, running_bus, train
 from tests.support import LIMIT_S, eventually
 

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.actors.base.metrics import ROLLOUT_SLOTS
-from astraflow.actors.weights.follower import WeightFollower, follow_heads
-from astraflow.actors.weights.publisher import WeightPublisher
 from astraflow.bus import Bus
 from astraflow.bus.runs import find_homes
 from astraflow.errors import BusError
 from astraflow.messages import Member, MemberState, Progress
+from astraflow.messages.metric_names import ROLLOUT_SLOTS
+from astraflow.weights.transfer.follower import WeightFollower, follow_heads
+from astraflow.weights.transfer.publisher import WeightPublisher
 from benchmarks.regions import FarRegion, far_region, versions
 from tests.support import eventually, kill, make_episode, make_task
 

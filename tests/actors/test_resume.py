@@ -9,16 +9,16 @@ from astraflow.actors.base.context import ActorContext
 from astraflow.actors.policy import actor as policy
 from astraflow.actors.trainer.actor import run
 from astraflow.actors.trainer.resume import Resumed, progress_key, publish_frozen, resume
-from astraflow.actors.weights.catalog import fault_of_newest, head_of, retained
-from astraflow.actors.weights.publisher import WeightPublisher
 from astraflow.bus import EmbeddedServer
 from astraflow.config import TrainerSection
 from astraflow.errors import FencedError
 from astraflow.messages import MemberState, Progress
+from astraflow.weights.transfer.catalog import fault_of_newest, head_of, retained
+from astraflow.weights.transfer.publisher import WeightPublisher
 from tests.actors.contexts import CONFIG, context
 from tests.actors.test_checkpoints import state
-from tests.actors.test_weight_faults import damage
 from tests.support import eventually
+from tests.weights.test_faults import damage
 
 SECTION = TrainerSection(steps=9, learner="toy")
 

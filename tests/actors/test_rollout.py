@@ -13,7 +13,6 @@ import pytest
 
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.handover import start_work
-from astraflow.actors.base.metrics import bus_gauges
 from astraflow.actors.rollout import actor as rollout
 from astraflow.actors.rollout.actor import RolloutPool
 from astraflow.actors.rollout.call import Call, Completion
@@ -23,6 +22,7 @@ from astraflow.config import NodeSection
 from astraflow.envs.base import Outcome, PolicyHandle
 from astraflow.errors import BudgetError
 from astraflow.messages import Episode, Event, GroupClosed, Reason, Task, VersionSpan
+from astraflow.messages.metric_names import bus_gauges
 from astraflow.models.tokenizer import ToyTokenizer
 from tests.actors.contexts import CONFIG, context
 from tests.support import LIMIT_S, eventually, make_task

@@ -6,9 +6,9 @@ import pytest
 
 from astraflow.actors.base.acting import Identity, act
 from astraflow.actors.base.connection import Connection
-from astraflow.actors.node.record import fetch_record
 from astraflow.bus import EmbeddedServer, LeafDoor
 from astraflow.errors import ConfigError
+from astraflow.node.record import fetch_record
 
 
 async def test_a_run_that_never_was_is_one_sentence_for_actors_too(nats_server: EmbeddedServer, tmp_path: Path) -> None:

@@ -8,16 +8,6 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astraflow.actors.base.metrics import (
-    EVAL,
-    EVAL_SIZE,
-    LABEL_SET,
-    TABLE,
-    TRAIN_LOSS,
-    TRAIN_REWARD_MEAN,
-    describe,
-    named,
-)
 from astraflow.actors.recorder.curves import draw_curves, episode_series, smooth
 from astraflow.actors.recorder.summary import (
     BusFacts,
@@ -27,10 +17,20 @@ from astraflow.actors.recorder.summary import (
     read_summary,
     render_summary,
 )
-from astraflow.actors.view.history import EpisodeTotals, EvalPoint, History
-from astraflow.actors.view.lines import encode_line, episode_line, read_episodes, read_metrics
-from astraflow.actors.view.wording import amount, change, counts, duration, sparkline
 from astraflow.messages import Head, Ledger, Metrics, Progress, Reason
+from astraflow.messages.metric_names import (
+    EVAL,
+    EVAL_SIZE,
+    LABEL_SET,
+    TABLE,
+    TRAIN_LOSS,
+    TRAIN_REWARD_MEAN,
+    describe,
+    named,
+)
+from astraflow.view.history import EpisodeTotals, EvalPoint, History
+from astraflow.view.jsonl_lines import encode_line, episode_line, read_episodes, read_metrics
+from astraflow.view.wording import amount, change, counts, duration, sparkline
 from tests.actors.run_in_progress import CONFIG, CREATED_AT, RECORD, episode, evaluation, train
 
 FACTS = BusFacts(

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import astraflow as af
-from astraflow.actors.base.metrics import DATAFLOW
 from astraflow.bus import Bus, BusRole, topology_of
 from astraflow.messages import (
     Control,
@@ -21,6 +20,7 @@ from astraflow.messages import (
     SampleBatch,
     Submission,
 )
+from astraflow.messages.metric_names import DATAFLOW
 from tests.actors.run_in_progress import CONFIG, RECORD, member
 from tests.bus.secured import Secured, secured_server
 from tests.support import make_episode

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from astraflow.background import Background
 from astraflow.bus import Bus, BusOptions, EmbeddedServer, Topology
+from astraflow.concurrency import Background
 from astraflow.errors import BusError, ConfigError, MessageError
 from astraflow.messages import Head, Ledger, SampleBatch
 from tests.support import LIMIT_S, eventually, kill, make_episode, make_task, make_topology, server_with

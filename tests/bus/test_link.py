@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.background import Background, in_parallel
 from astraflow.bus import Bus, BusOptions, EmbeddedServer, Topology
 from astraflow.bus.window import Window
+from astraflow.concurrency import Background, in_parallel
 from astraflow.errors import BusError
 from tests.support import AT_ONCE_S, LIMIT_S, eventually, make_episode, server_with
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.actors.node.evaluate import evaluation_of
 from astraflow.cli.evaluate import table
 from astraflow.cli.main import main
 from astraflow.errors import ConfigError
+from astraflow.node.evaluate import evaluation_of
 from astraflow.runfile import load
 from tests.cli.toyrun import TOY, finished, write_toy
 

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from astraflow.actors.base.connection import Connection
-from astraflow.actors.node.crew import Crew, Planned, Role, parse_role, roles_of
-from astraflow.actors.node.join import node_name
-from astraflow.actors.node.up import join_command, needed_bytes
 from astraflow.bus import Topology
 from astraflow.config import RunConfig
 from astraflow.errors import ConfigError
+from astraflow.node.join import node_name
+from astraflow.node.processes import Crew, Planned, Role, parse_role, roles_of
+from astraflow.node.up import join_command, needed_bytes
 from astraflow.runfile import load
 from tests.cli.toyrun import write_toy
 

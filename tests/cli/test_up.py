@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.actors.node.runfolder import RunFolder
 from astraflow.bus import EmbeddedServer
+from astraflow.node.runfolder import RunFolder
 from astraflow.ports import free_port
 from tests.cli.toyrun import ENDLESS, finished, sets, started, write_toy
 from tests.support import eventually

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.actors.node.runfolder import Owner, RunFolder
 from astraflow.cli.where import add_where, where
 from astraflow.errors import BusError, ConfigError
+from astraflow.node.runfolder import Owner, RunFolder
 
 NAME = f"here-{os.getpid()}"  # other runs may be live on this machine
 

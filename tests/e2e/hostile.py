@@ -8,7 +8,6 @@ from typing import Any
 import msgpack
 import msgspec
 
-from astraflow.actors.base.metrics import POLICY_TOKENS_PER_S, POLICY_VERSION, RECORDER_EPISODES
 from astraflow.messages import (
     ChunkKind,
     Episode,
@@ -29,6 +28,7 @@ from astraflow.messages import (
     encode,
 )
 from astraflow.messages.arrays import Array
+from astraflow.messages.metric_names import POLICY_TOKENS_PER_S, POLICY_VERSION, RECORDER_EPISODES
 
 HUGE = 10**9
 

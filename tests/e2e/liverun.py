@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from astraflow.actors.base.connection import Connection
-from astraflow.actors.node.record import fetch_record
-from astraflow.actors.node.runfolder import RunFolder
 from astraflow.bus import Bus, topology_of
 from astraflow.config import from_json
 from astraflow.messages import Member, MemberState
+from astraflow.node.record import fetch_record
+from astraflow.node.runfolder import RunFolder
 
 QUICK = ("bus.ack_wait_s=1", "bus.member_ttl_s=2", "bus.silence_s=2")
 

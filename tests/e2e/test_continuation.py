@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from astraflow.actors.base.connection import Connection
-from astraflow.actors.base.metrics import ROLLOUT_WASTED_CHUNKS
 from astraflow.actors.rollout.handle import turn_seed
-from astraflow.algos.ids import keyed_seed
 from astraflow.bus import Bus, EmbeddedServer
 from astraflow.engines.toy import toy_completion
 from astraflow.messages import ChunkKind, Episode, GenChunk
+from astraflow.messages.ids import keyed_seed
+from astraflow.messages.metric_names import ROLLOUT_WASTED_CHUNKS
 from astraflow.models.toy import TOY_EOS, TOY_VOCAB
 from tests.cli.toyrun import Command, sets, started
 from tests.e2e.finite import FiniteRun

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.actors.base.metrics import ROLLOUT_RUNNING
 from astraflow.bus import Bus
 from astraflow.messages import ChunkKind, GenChunk, Head
+from astraflow.messages.metric_names import ROLLOUT_RUNNING
 from tests.cli.toyrun import Command, finished, sets, started, write_toy
 from tests.e2e.liverun import bus_of, connection_to, members
 from tests.support import eventually

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.actors.view.lines import read_episodes, read_metrics
+from astraflow.view.jsonl_lines import read_episodes, read_metrics
 from tests.cli.toyrun import TOY, finished, sets, write_toy
 
 # The last member of every group asks for tokens for half an hour. The engine has fewer slots than the run has groups.

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.actors.view.status import read_status
 from astraflow.bus import Bus
+from astraflow.view.status import read_status
 from tests.e2e.liverun import bus_of, connection_to
 from tests.e2e.processes import batches, trained_tasks
 from tests.e2e.region import two_regions

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.actors.view.page import COLUMNS, LINES
-from astraflow.actors.view.status import read_status
 from astraflow.bus import Bus
 from astraflow.ports import free_port
+from astraflow.view.status import read_status
+from astraflow.view.status_text import COLUMNS, LINES
 from tests.cli.toyrun import ENDLESS, TOY, finished, sets, started, write_toy
 from tests.e2e.liverun import QUICK, bus_of, connection_to
 from tests.support import eventually

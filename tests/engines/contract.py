@@ -8,13 +8,13 @@ from typing import Literal, Protocol
 import numpy as np
 import pytest
 
-from astraflow.algos.changes import Behind
-from astraflow.algos.shadow import Shadow, apply
-from astraflow.algos.sparse import as_integers, difference
-from astraflow.algos.tensors import HostTensor
 from astraflow.engines.base import EngineRequest, PolicyEngine, TokenChunk, TokenStream
 from astraflow.errors import EngineError, WeightsError
 from astraflow.messages import Sampling, VersionSpan
+from astraflow.weights.codec.changes import Behind
+from astraflow.weights.codec.differences import as_integers, difference
+from astraflow.weights.codec.host_copy import HostCopy, apply
+from astraflow.weights.codec.tensors import HostTensor
 from tests.engines.engine_models import prompt
 
 OnUpdate = Literal["continue", "recompute"]
@@ -54,13 +54,13 @@ class Replica:
     def __init__(self, case: EngineCase) -> None:
         digests = {name: tensor.digest() for name, tensor in case.first.items()}
         self._other = case.tensors
-        self.shadow = Shadow.copy_of(0, case.first, digests)
+        self.shadow = HostCopy.copy_of(0, case.first, digests)
         self.behind = Behind()
 
     def step(self, seed: int) -> None:
         """The next version: of each tensor a few elements, or nearly all, become those of the other weights."""
         rng = np.random.default_rng(seed)
-        new = Shadow.copy_of(0, self.shadow.tensors, self.shadow.digests).tensors
+        new = HostCopy.copy_of(0, self.shadow.tensors, self.shadow.digests).tensors
         for name, tensor in new.items():
             integers = as_integers(tensor)
             chosen = rng.random(len(integers)) < rng.choice([0.0, 0.02, 0.9], p=[0.2, 0.7, 0.1])

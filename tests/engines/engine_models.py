@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from astraflow.algos.tensors import HostTensor
+from astraflow.weights.codec.tensors import HostTensor
 
 VOCAB = 97
 EOS = 1

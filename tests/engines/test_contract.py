@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from astraflow.algos.tensors import HostTensor
 from astraflow.config import EngineSection
 from astraflow.engines import linear
 from astraflow.engines.base import PolicyEngine
 from astraflow.engines.factory import build_engine
 from astraflow.models.toy import TOY_TENSOR, TOY_VOCAB, toy_model
+from astraflow.weights.codec.tensors import HostTensor
 from tests.engines.contract import (
     CONTRACT,
     Check,

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from astraflow.algos.changes import ChangedElements
-from astraflow.algos.tensors import HostTensor
 from astraflow.config import EngineSection
 from astraflow.engines.batching import Batcher
 from astraflow.engines.cpu import CpuEngine
 from astraflow.engines.decoder import SlotDecoder
 from astraflow.errors import ConfigError, EngineError, WeightsError
+from astraflow.weights.codec.changes import ChangedElements
+from astraflow.weights.codec.tensors import HostTensor
 from tests.engines.contract import read, read_all, request
 from tests.engines.engine_models import TinyModel, prompt, tiny_model
 from tests.engines.test_decoder import decoder

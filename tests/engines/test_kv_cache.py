@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astraflow.engines.kv_cache import KvCache, Row, common_prefix
+from astraflow.engines.kv_cache import CacheRow, KvCache, common_prefix
 
 BYTES_PER_TOKEN = 2 * 1 * 1 * 2 * 4
 
@@ -21,7 +21,7 @@ def cache(budget_tokens: int, max_rows: int = 4) -> KvCache:
     )
 
 
-def fill(row: Row, length: int) -> None:
+def fill(row: CacheRow, length: int) -> None:
     """Make a row hold numbers that depend on its tokens, as keys and values do."""
     row.length = length
     tokens = torch.from_numpy(row.tokens[:length]).float()
@@ -29,7 +29,7 @@ def fill(row: Row, length: int) -> None:
     row.pool.values[0, row.index, 0, :length, 1] = -tokens
 
 
-def holds(row: Row) -> bool:
+def holds(row: CacheRow) -> bool:
     tokens = torch.from_numpy(row.tokens[: row.length]).float()
     keys = row.pool.keys[0, row.index, 0, : row.length, 0]
     values = row.pool.values[0, row.index, 0, : row.length, 1]
@@ -63,7 +63,7 @@ def test_the_longest_request_is_bounded_by_the_budget() -> None:
 @given(st.data())
 def test_contents_survive_any_order_of_claims_and_releases(data: st.DataObject) -> None:
     kv = cache(budget_tokens=700, max_rows=4)
-    alive: list[Row] = []
+    alive: list[CacheRow] = []
     for _ in range(data.draw(st.integers(1, 25))):
         if alive and data.draw(st.booleans()):
             kv.release(alive.pop(data.draw(st.integers(0, len(alive) - 1))))

@@ -9,11 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from astraflow.algos.tensors import HostTensor
 from astraflow.engines.base import EngineRequest
 from astraflow.engines.batching import Batcher
 from astraflow.engines.decoder import SlotDecoder
 from astraflow.messages import Sampling
+from astraflow.weights.codec.tensors import HostTensor
 from tests.engines.contract import request
 from tests.engines.engine_models import tiny_model
 from tests.engines.test_cpu_engine import batcher

@@ -2,18 +2,18 @@
 
 import pytest
 
-from astraflow.engines.streams import RateMeter, Reply, ReplyStream
+from astraflow.engines.streams import EngineReply, EngineStream, RateMeter
 from astraflow.errors import EngineError
 from astraflow.messages import VersionSpan
 
 
-def stream(reply: Reply) -> tuple[ReplyStream, list[str]]:
+def stream(reply: EngineReply) -> tuple[EngineStream, list[str]]:
     cancelled: list[str] = []
-    return ReplyStream(reply, cancelled.append), cancelled
+    return EngineStream(reply, cancelled.append), cancelled
 
 
 async def test_what_a_slow_consumer_missed_comes_as_one_chunk_with_merged_spans() -> None:
-    reply = Reply("r", position=10)
+    reply = EngineReply("r", position=10)
     chunks, cancelled = stream(reply)
     for token, version in ((1, 0), (2, 0), (3, 4), (4, 4)):
         reply.put((token,), (-float(token),), version)
@@ -33,7 +33,7 @@ async def test_what_a_slow_consumer_missed_comes_as_one_chunk_with_merged_spans(
 
 
 async def test_an_error_comes_after_the_tokens_that_were_sampled_before_it() -> None:
-    reply = Reply("r", position=0)
+    reply = EngineReply("r", position=0)
     chunks, _ = stream(reply)
     reply.put((1,), (-1.0,), 0)
     reply.fail("engine failed")
@@ -44,7 +44,7 @@ async def test_an_error_comes_after_the_tokens_that_were_sampled_before_it() -> 
 
 
 async def test_nothing_is_put_into_an_ended_reply() -> None:
-    reply = Reply("r", position=0)
+    reply = EngineReply("r", position=0)
     reply.put((), (), 0, "abort")
     reply.put((1,), (-1.0,), 0, "stop")
     reply.fail("late")
@@ -53,12 +53,12 @@ async def test_nothing_is_put_into_an_ended_reply() -> None:
 
 
 async def test_closing_or_dropping_a_running_stream_cancels_once() -> None:
-    chunks, cancelled = stream(Reply("closed", position=0))
+    chunks, cancelled = stream(EngineReply("closed", position=0))
     await chunks.aclose()
     await chunks.aclose()
     del chunks
     assert cancelled == ["closed"]
-    dropped, cancelled = stream(Reply("dropped", position=0))
+    dropped, cancelled = stream(EngineReply("dropped", position=0))
     del dropped
     assert cancelled == ["dropped"]
 

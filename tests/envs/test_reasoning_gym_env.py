@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from astraflow.algos.ids import LEVEL_STRIDE
 from astraflow.envs.reasoning_gym_env import HASH_ORDERED, UNSAFE_SCORERS, ReasoningGymEnv
 from astraflow.errors import ConfigError, EnvError
 from astraflow.messages import Reason
+from astraflow.messages.ids import LEVEL_STRIDE
 from tests.envs.scripted import ScriptedPolicy, reply, task
 
 ONE_DIGIT = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}

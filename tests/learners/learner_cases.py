@@ -9,10 +9,10 @@ import numpy as np
 import torch
 import transformers
 
-from astraflow.algos.tensors import HostTensor
 from astraflow.config import TrainerSection
 from astraflow.learners.torch_learner import TorchLearner
 from astraflow.messages import Sample, array_of
+from astraflow.weights.codec.tensors import HostTensor
 
 VOCABULARY = 64
 DTYPES = [("fp32", torch.float32), ("bf16", torch.bfloat16)]

@@ -8,13 +8,13 @@ import pytest
 import torch
 import transformers
 
-from astraflow.algos.losses.compose import Loss
-from astraflow.algos.losses.tokens import LossBatch
-from astraflow.algos.packing import Costs, MicroBatch, plan_micro_batches
 from astraflow.config import LossSection
 from astraflow.learners.batch import Batch, read_batch
 from astraflow.learners.gradients import Backward, accumulate_gradients
+from astraflow.learners.losses.compose import Loss
+from astraflow.learners.losses.tokens import LossBatch
 from astraflow.learners.model import SHARED_PREFIX_FAMILIES, LoadedModel, load_model
+from astraflow.learners.packing import Costs, MicroBatch, plan_micro_batches
 from astraflow.messages import Sample, array_of
 from tests.learners.learner_cases import batch, model_folder, sample
 

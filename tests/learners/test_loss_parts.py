@@ -9,13 +9,13 @@ import pytest
 import torch
 import transformers
 
-from astraflow.algos.losses.presets import PRESETS
-from astraflow.algos.packing import Costs, plan_micro_batches
 from astraflow.config import LossSection, TrainerSection
 from astraflow.errors import MessageError
 from astraflow.learners.batch import read_batch
 from astraflow.learners.logprobs import micro_batch_logprobs
+from astraflow.learners.losses.presets import PRESETS
 from astraflow.learners.model import load_model
+from astraflow.learners.packing import Costs, plan_micro_batches
 from astraflow.messages import Sample, array_of
 from tests.learners.learner_cases import batch, digest, learner, model_folder, sample, section, state
 

@@ -40,7 +40,7 @@ def laid_out(home: Path, files: dict[str, bytes]) -> Path:
 
 def prepared(home: Path, model: str, **environment: str) -> tuple[int, str]:
     """Exit code and last line of what `up` runs to prepare a model."""
-    return _last_line("-m", "astraflow.actors.node.prepare", model, home=home, **environment)
+    return _last_line("-m", "astraflow.node.prepare", model, home=home, **environment)
 
 
 def fetched(home: Path, url: str, **environment: str) -> tuple[int, str]:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from astraflow.algos.tensors import HostTensor
 from astraflow.engines.base import PolicyEngine
+from astraflow.weights.codec.tensors import HostTensor
 from tests.engines.contract import CONTRACT, Check, EngineCase
 from tests.engines.engine_models import VOCAB, tiny_model
 from tests.sglang.live import Pool, PooledEngine, servers

@@ -11,12 +11,12 @@ from typing import Any
 
 import msgspec
 
-from astraflow.algos.tensors import HostTensor
-from astraflow.background import Background
+from astraflow.concurrency import Background
 from astraflow.config import EngineSection, SglangSection
 from astraflow.engines.sglang.engine import SglangEngine
 from astraflow.engines.sglang.launch import LaunchedServer
 from astraflow.models.folder import write_model
+from astraflow.weights.codec.tensors import HostTensor
 
 CPU_ARGS: Mapping[str, Any] = {
     "device": "cpu",

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from astraflow.algos.changes import Change, ChangedElements
-from astraflow.algos.tensors import HostTensor
+from astraflow.weights.codec.changes import Change, ChangedElements
+from astraflow.weights.codec.tensors import HostTensor
 
 SERVERSIDE = Path(__file__).parents[2] / "astraflow/engines/sglang/serverside"
 if str(SERVERSIDE) not in sys.path:  # as PYTHONPATH does in the server

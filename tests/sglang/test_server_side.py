@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from astraflow.algos.changes import Change, ChangedElements
 from astraflow.engines.sglang.update_file import update_bytes, write_update
+from astraflow.weights.codec.changes import Change, ChangedElements
 from tests.sglang.fused import RANKS, VOCAB, Fused, checkpoint
 from tests.sglang.support import NAMES, as_bytes, bits, disturbed, elements, host, sparse
 

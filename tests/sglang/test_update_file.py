@@ -11,9 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astraflow.algos.changes import Change, ChangedElements
-from astraflow.algos.tensors import ITEM_SIZES, HostTensor
 from astraflow.engines.sglang.update_file import update_bytes, write_update
+from astraflow.weights.codec.changes import Change, ChangedElements
+from astraflow.weights.codec.tensors import ITEM_SIZES, HostTensor
 from tests.sglang import support  # puts the server's side on the path
 
 from astraflow_sglang.reading import DTYPES, Entry, UpdateError, read_update  # isort: skip

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from astraflow.actors.base.connection import Connection
-from astraflow.actors.base.metrics import TRAIN_MISMATCH
-from astraflow.actors.view.lines import read_episodes, read_metrics
 from astraflow.bus import Bus, EmbeddedServer
 from astraflow.messages import ChunkKind, GenChunk, MemberState
+from astraflow.messages.metric_names import TRAIN_MISMATCH
+from astraflow.view.jsonl_lines import read_episodes, read_metrics
 from tests.cli.toyrun import finished, sets, started
 from tests.e2e.liverun import bus_of, members
 from tests.e2e.processes import batches, pid_of, trained_tasks

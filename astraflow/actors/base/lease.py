@@ -23,9 +23,9 @@ from typing import Any
 import msgspec
 
 from astraflow.actors.base.context import ActorContext
-from astraflow.actors.base.processes import has_ended, own_process, until_ended
-from astraflow.background import Background
+from astraflow.actors.base.process_identity import has_ended, own_process, until_ended
 from astraflow.bus import KvUpdate
+from astraflow.concurrency import Background
 from astraflow.errors import FencedError
 from astraflow.messages import Lease, MemberState
 

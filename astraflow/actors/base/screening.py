@@ -8,9 +8,9 @@ import math
 import re
 from collections.abc import Container
 
-from astraflow.algos.ids import parse_task_id
 from astraflow.errors import MessageError
 from astraflow.messages import GenRequest, Task
+from astraflow.messages.ids import parse_task_id
 
 _ID = re.compile(r"[!-~]{1,512}")  # goes into a header
 _SUBJECT = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")

@@ -1,4 +1,4 @@
-"""The dataflow actor: feeds the pure core (algos/dataflow_core.py) from logs and does what it decides.
+"""The dataflow actor: feeds the pure core (dataflow/core.py) from logs and does what it decides.
 
 It decides nothing itself. One task, the driver, mutates the core; readers only hand it inputs through a bounded queue.
 Order of every action: append the decision → apply it → act on it; a batch is published before it is applied. On a
@@ -16,7 +16,6 @@ import msgspec
 
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.lease import HeldLease, lease
-from astraflow.actors.base.metrics import DATAFLOW, DATAFLOW_BUFFERED_GROUPS, EVAL
 from astraflow.actors.base.owned_key import OwnedKey
 from astraflow.actors.dataflow.failure_streak import FailureStreak
 from astraflow.actors.dataflow.issuing import Issuing
@@ -24,8 +23,8 @@ from astraflow.actors.dataflow.recorded import recorded_floor
 from astraflow.actors.dataflow.restore import Restored, restore
 from astraflow.actors.dataflow.store import StoredState
 from astraflow.actors.dataflow.users import Users
-from astraflow.algos.dataflow_core import DataflowCore
 from astraflow.bus import LogEntry
+from astraflow.dataflow.core import DataflowCore
 from astraflow.envs.registry import build_env
 from astraflow.errors import FencedError
 from astraflow.messages import (
@@ -39,6 +38,7 @@ from astraflow.messages import (
     RunRecord,
     SampleBatch,
 )
+from astraflow.messages.metric_names import DATAFLOW, DATAFLOW_BUFFERED_GROUPS, EVAL
 from astraflow.models.tokenizer import utf8
 
 INBOX_SIZE = 1024  # inputs that wait for the driver; readers block beyond it

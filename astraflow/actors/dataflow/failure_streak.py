@@ -6,7 +6,7 @@ answer with failures, which would otherwise spin for ever.
 
 from collections.abc import Mapping
 
-from astraflow.algos.ledger import SMALL_GROUP
+from astraflow.dataflow.ledger import SMALL_GROUP
 from astraflow.errors import TrainingError
 
 

@@ -9,8 +9,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from astraflow.algos.dataflow_core import DataflowCore
 from astraflow.bus import Bus
+from astraflow.dataflow.core import DataflowCore
 from astraflow.envs.base import Environment
 from astraflow.errors import EnvError, MessageError
 from astraflow.messages import Decision, GroupClosed, Task

@@ -2,9 +2,9 @@
 
 import math
 
-from astraflow.actors.base.metrics import RECORDER_EPISODES
 from astraflow.bus import Bus
 from astraflow.messages import Member, MemberState
+from astraflow.messages.metric_names import RECORDER_EPISODES
 
 
 async def recorded_floor(bus: Bus) -> int | None:

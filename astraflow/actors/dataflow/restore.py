@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.owned_log import OwnedLog
 from astraflow.actors.dataflow.store import DataflowStore, StoredState
-from astraflow.algos.dataflow_core import DataflowCore
 from astraflow.bus import Bus, Cursor
+from astraflow.dataflow.core import DataflowCore
 from astraflow.envs.base import Environment
 from astraflow.errors import CursorError
 from astraflow.messages import Decision, Episode, SampleBatch, Submission

@@ -7,8 +7,8 @@ what the core has taken in, so they may stand in the same snapshot.
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from astraflow.algos.dataflow_core import DataflowCore
 from astraflow.bus import Bus, Cursor, LogEntry
+from astraflow.dataflow.core import DataflowCore
 from astraflow.messages import CONTROL_EVENT, Control, Submission
 
 

@@ -13,7 +13,17 @@ import time
 
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.handover import start_work
-from astraflow.actors.base.metrics import (
+from astraflow.actors.base.screening import fault_of_request
+from astraflow.actors.policy.cohorts import Cohorts
+from astraflow.actors.policy.load import load
+from astraflow.actors.policy.reply_stream import ReplyStream
+from astraflow.actors.policy.served import ServedVersion
+from astraflow.actors.policy.updates import Updates
+from astraflow.bus import Delivery
+from astraflow.engines.base import EngineRequest, PolicyEngine, TokenStream
+from astraflow.errors import EngineError
+from astraflow.messages import Decoded, GenCancel, GenRequest, Head, MemberState
+from astraflow.messages.metric_names import (
     POLICY_LAG_S,
     POLICY_LAG_VERSIONS,
     POLICY_RUNNING,
@@ -23,17 +33,7 @@ from astraflow.actors.base.metrics import (
     POLICY_WAITING,
     bus_gauges,
 )
-from astraflow.actors.base.screening import fault_of_request
-from astraflow.actors.policy.cohorts import Cohorts
-from astraflow.actors.policy.load import load
-from astraflow.actors.policy.reply_stream import ReplyStream
-from astraflow.actors.policy.served import ServedVersion
-from astraflow.actors.policy.updates import Updates
-from astraflow.actors.weights.follower import WeightFollower
-from astraflow.bus import Delivery
-from astraflow.engines.base import EngineRequest, PolicyEngine, TokenStream
-from astraflow.errors import EngineError
-from astraflow.messages import Decoded, GenCancel, GenRequest, Head, MemberState
+from astraflow.weights.transfer.follower import WeightFollower
 
 REPORT_EVERY_S = 1.0
 AGAIN_S = 1.0  # a second delivery of a request that isn't accepted yet comes back after this

@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from contextlib import aclosing
 
 from astraflow.actors.base.context import ActorContext
-from astraflow.actors.base.metrics import POLICY_WANTS_FULL
 from astraflow.actors.policy.updates import next_full, refused
-from astraflow.actors.weights.follower import WeightFollower, follow_heads
-from astraflow.algos.tensors import HostTensor
 from astraflow.engines.base import PolicyEngine
 from astraflow.engines.factory import build_engine
 from astraflow.errors import WeightsError
 from astraflow.messages import Head, MemberState
+from astraflow.messages.metric_names import POLICY_WANTS_FULL
+from astraflow.weights.codec.tensors import HostTensor
+from astraflow.weights.transfer.follower import WeightFollower, follow_heads
 
 
 async def load(ctx: ActorContext, weights: WeightFollower) -> tuple[PolicyEngine, Head]:

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.policy.updates import Updates
-from astraflow.actors.weights.follower import follow_heads
 from astraflow.messages import Head
+from astraflow.weights.transfer.follower import follow_heads
 
 
 class ServedVersion:

@@ -12,7 +12,10 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 from astraflow.actors.base.context import ActorContext
-from astraflow.actors.base.metrics import (
+from astraflow.engines.base import PolicyEngine, Verifiable
+from astraflow.errors import WeightsError
+from astraflow.messages import Head, Metrics
+from astraflow.messages.metric_names import (
     POLICY_WANTS_FULL,
     WEIGHTS,
     WEIGHTS_APPLY_S,
@@ -24,10 +27,7 @@ from astraflow.actors.base.metrics import (
     WEIGHTS_TRANSFER_S,
     WEIGHTS_VERIFY_S,
 )
-from astraflow.actors.weights.follower import Advance, WeightFollower
-from astraflow.engines.base import PolicyEngine, Verifiable
-from astraflow.errors import WeightsError
-from astraflow.messages import Head, Metrics
+from astraflow.weights.transfer.follower import Advance, WeightFollower
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,14 +19,14 @@ from typing import Literal, TypeVar
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.diskfull import ROOM_EVERY_S, DiskFullError
 from astraflow.actors.base.members import left
-from astraflow.actors.base.metrics import RECORDER_EPISODES, RECORDER_EVENTS, RECORDER_METRICS
 from astraflow.actors.recorder.curves import draw_curves
 from astraflow.actors.recorder.jsonl import JsonLines, replace_durably
 from astraflow.actors.recorder.summary import BusFacts, Summary, build_summary, encode_summary
-from astraflow.actors.view.history import EpisodeTotals, History
-from astraflow.actors.view.lines import encode_line, read_episodes, read_metrics
 from astraflow.bus import Bus, Cursor
 from astraflow.messages import Episode, Event, Head, Ledger, MemberState, Metrics, Progress
+from astraflow.messages.metric_names import RECORDER_EPISODES, RECORDER_EVENTS, RECORDER_METRICS
+from astraflow.view.history import EpisodeTotals, History
+from astraflow.view.jsonl_lines import encode_line, read_episodes, read_metrics
 
 METRICS_FILE, EVENTS_FILE, EPISODES_FILE = "metrics.jsonl", "events.jsonl", "episodes.jsonl"
 SUMMARY_FILE, CURVES_FILE = "summary.json", "reward-curve.png"

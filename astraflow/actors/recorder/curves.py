@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from astraflow.actors.base.metrics import TRAIN_REWARD_MEAN, TRAIN_STALENESS_MAX, TRAIN_STALENESS_MEAN
-from astraflow.actors.view.history import EpisodeTotals, History, PolicyHistory, VersionSums
+from astraflow.messages.metric_names import TRAIN_REWARD_MEAN, TRAIN_STALENESS_MAX, TRAIN_STALENESS_MEAN
+from astraflow.view.history import EpisodeTotals, History, PolicyHistory, VersionSums
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

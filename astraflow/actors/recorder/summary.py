@@ -10,12 +10,12 @@ from pathlib import Path
 
 import msgspec
 
-from astraflow.actors.base.metrics import TRAIN_STALENESS_MAX, TRAIN_STALENESS_MEAN, TRAIN_TOKENS
-from astraflow.actors.view.history import EpisodeTotals, EvalPoint, History, PolicyHistory
-from astraflow.actors.view.wording import amount, change, counts, duration
-from astraflow.algos import ledger
 from astraflow.config import RunConfig
+from astraflow.dataflow import ledger
 from astraflow.messages import Head, Ledger, Progress, RunRecord
+from astraflow.messages.metric_names import TRAIN_STALENESS_MAX, TRAIN_STALENESS_MEAN, TRAIN_TOKENS
+from astraflow.view.history import EpisodeTotals, EvalPoint, History, PolicyHistory
+from astraflow.view.wording import amount, change, counts, duration
 
 NOT_SKIPPED = ledger.RECORD_COUNTS | {ledger.ISSUED, ledger.EMITTED, ledger.OPEN, ledger.BUFFERED}
 

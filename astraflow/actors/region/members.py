@@ -5,9 +5,9 @@ import contextlib
 import time
 from collections.abc import Iterable
 
-from astraflow.actors.base.metrics import ROLLOUT_SLOTS
 from astraflow.bus import Bus
 from astraflow.messages import Member, MemberState
+from astraflow.messages.metric_names import ROLLOUT_SLOTS
 
 
 class RegionMembers:

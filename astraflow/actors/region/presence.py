@@ -11,10 +11,10 @@ import uuid
 from collections.abc import Callable
 
 from astraflow.actors.region.members import RegionMembers
-from astraflow.actors.view.wording import duration
 from astraflow.bus import Bus
 from astraflow.errors import BusError
 from astraflow.messages import Member, MemberState, Region
+from astraflow.view.wording import duration
 
 BEAT_S = 1.0
 UNDER_WAY = 256  # records; more are left out, newer ones will come

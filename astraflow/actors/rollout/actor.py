@@ -14,16 +14,6 @@ from functools import partial
 
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.handover import start_work
-from astraflow.actors.base.metrics import (
-    ROLLOUT,
-    ROLLOUT_CONTINUED,
-    ROLLOUT_DIRECT,
-    ROLLOUT_DIRECT_MISSED,
-    ROLLOUT_RUNNING,
-    ROLLOUT_SLOTS,
-    ROLLOUT_WASTED_CHUNKS,
-    bus_gauges,
-)
 from astraflow.actors.rollout.call import Generates
 from astraflow.actors.rollout.cohort_gate import CohortGate
 from astraflow.actors.rollout.generation import GenerationClient
@@ -39,6 +29,16 @@ from astraflow.envs.base import Environment
 from astraflow.envs.registry import EXTERNAL, build_env, find_agent
 from astraflow.errors import ConfigError, MessageError
 from astraflow.messages import Episode, MemberState, Metrics, Reason, Task
+from astraflow.messages.metric_names import (
+    ROLLOUT,
+    ROLLOUT_CONTINUED,
+    ROLLOUT_DIRECT,
+    ROLLOUT_DIRECT_MISSED,
+    ROLLOUT_RUNNING,
+    ROLLOUT_SLOTS,
+    ROLLOUT_WASTED_CHUNKS,
+    bus_gauges,
+)
 
 MAX_DELIVERIES = 20  # a task that was handed out this often without a record is poison
 REPORT_EVERY_S = 2.0

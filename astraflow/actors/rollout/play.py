@@ -20,7 +20,7 @@ from astraflow.actors.rollout.call import Generates
 from astraflow.actors.rollout.cohort_gate import CohortGate
 from astraflow.actors.rollout.handle import Play, RecordedPolicy
 from astraflow.actors.rollout.recording import Recording
-from astraflow.algos.sampling import sampling_for
+from astraflow.actors.rollout.sampling import sampling_for
 from astraflow.config import SamplingSection
 from astraflow.envs.base import Environment, Outcome
 from astraflow.errors import BudgetError, BusError, EngineError, EnvError

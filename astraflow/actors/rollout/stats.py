@@ -3,7 +3,8 @@
 import time
 from dataclasses import dataclass, field
 
-from astraflow.actors.base.metrics import (
+from astraflow.messages import TRAINABLE_REASONS, Episode, Reason
+from astraflow.messages.metric_names import (
     ROLLOUT_CONTINUATIONS,
     ROLLOUT_EPISODE_S,
     ROLLOUT_EPISODES,
@@ -12,7 +13,6 @@ from astraflow.actors.base.metrics import (
     ROLLOUT_TOKENS_PER_S,
     ROLLOUT_TRUNCATED_FRACTION,
 )
-from astraflow.messages import TRAINABLE_REASONS, Episode, Reason
 
 
 def sampled_tokens(episode: Episode) -> int:

@@ -6,9 +6,9 @@ from contextlib import aclosing
 from pathlib import Path
 
 from astraflow.actors.base.context import ActorContext
-from astraflow.actors.weights.follower import WeightFollower, follow_heads
 from astraflow.errors import WeightsError
 from astraflow.models.tokenizer import ChatTokenizer, load_tokenizer
+from astraflow.weights.transfer.follower import WeightFollower, follow_heads
 
 
 async def fetch_tokenizers(ctx: ActorContext) -> dict[str, ChatTokenizer]:

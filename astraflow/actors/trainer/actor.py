@@ -19,7 +19,24 @@ import msgspec
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.diskfull import ROOM_EVERY_S, DiskFullError, naming_full
 from astraflow.actors.base.lease import HeldLease, lease
-from astraflow.actors.base.metrics import (
+from astraflow.actors.base.owned_key import OwnedKey
+from astraflow.actors.trainer.checkpoints import CheckpointState
+from astraflow.actors.trainer.publishing import Job, Publishing
+from astraflow.actors.trainer.resume import (
+    Resumed,
+    last_progress,
+    newest_is_lost,
+    policy_folder,
+    progress_key,
+    publish_frozen,
+    resume,
+)
+from astraflow.bus import LogEntry
+from astraflow.config import TrainerSection
+from astraflow.errors import MessageError, TrainingError
+from astraflow.learners.base import Learner, StepReport
+from astraflow.messages import MemberState, Metrics, Progress, SampleBatch, VersionStep
+from astraflow.messages.metric_names import (
     TRAIN,
     TRAIN_ADVANTAGE_ABS_MEAN,
     TRAIN_GROUPS,
@@ -34,25 +51,8 @@ from astraflow.actors.base.metrics import (
     TRAINER_VERSION,
     named,
 )
-from astraflow.actors.base.owned_key import OwnedKey
-from astraflow.actors.trainer.checkpoints import TrainerState
-from astraflow.actors.trainer.publishing import Job, Publishing
-from astraflow.actors.trainer.resume import (
-    Resumed,
-    last_progress,
-    newest_is_lost,
-    policy_folder,
-    progress_key,
-    publish_frozen,
-    resume,
-)
-from astraflow.actors.weights.publisher import RECENT_VERSIONS, WeightPublisher
-from astraflow.actors.weights.store import FullStore, full_store
-from astraflow.bus import LogEntry
-from astraflow.config import TrainerSection
-from astraflow.errors import MessageError, TrainingError
-from astraflow.learners.base import Learner, StepReport
-from astraflow.messages import MemberState, Metrics, Progress, SampleBatch, VersionStep
+from astraflow.weights.transfer.full_store import FullStore, full_store
+from astraflow.weights.transfer.publisher import RECENT_VERSIONS, WeightPublisher
 
 T = TypeVar("T")
 
@@ -201,7 +201,7 @@ class Trainer:
         self._oldest_cursor = oldest.cursor if oldest is not None else None
         await self._tell_progress()
 
-    def _save(self, state: TrainerState) -> TrainerState:
+    def _save(self, state: CheckpointState) -> CheckpointState:
         """Blocking: the trained log first, then the checkpoint that knows its size."""
         state = msgspec.structs.replace(state, trained_bytes=self._trained.sync())
         self._checkpoints.save(self._learner, state)

@@ -29,7 +29,7 @@ STATE_FILE, LINEAGE_FILE = "trainer.json", "lineage.json"
 _NAME = re.compile(r"(\d{6,})-(\d{8,})")
 
 
-class TrainerState(msgspec.Struct, frozen=True, kw_only=True):
+class CheckpointState(msgspec.Struct, frozen=True, kw_only=True):
     """Where a trainer is; state and log position in one file, so that they can't disagree."""
 
     policy: str
@@ -42,7 +42,7 @@ class TrainerState(msgspec.Struct, frozen=True, kw_only=True):
     exhausted: bool = False  # the last batch of a finite source was consumed
 
 
-class Place(NamedTuple):
+class CheckpointPlace(NamedTuple):
     """A checkpoint's name."""
 
     epoch: int
@@ -57,10 +57,10 @@ class Lineage(msgspec.Struct, frozen=True, kw_only=True):
     """The trainer that has the folder now. `base` None = it started from no checkpoint."""
 
     epoch: int
-    base: Place | None
+    base: CheckpointPlace | None
 
 
-def surviving(places: Iterable[Place], lineage: Lineage | None) -> list[Place]:
+def surviving(places: Iterable[CheckpointPlace], lineage: Lineage | None) -> list[CheckpointPlace]:
     """The checkpoints that may be resumed from, oldest first: the newest trainer's own, its base, and what led to it.
 
     A checkpoint of an older epoch that is not behind the base was finished by a trainer that had been replaced. Without
@@ -84,13 +84,13 @@ class Checkpoints:
         self._keep = keep
         self._epoch = epoch
 
-    def newest(self) -> tuple[Path, TrainerState] | None:
+    def newest(self) -> tuple[Path, CheckpointState] | None:
         """The newest whole checkpoint that counts, or None. Raises TrainingError if its state can't be read."""
         places = self._surviving()
         path = self._folder / places[-1].name if places else None
         return (path, _read_state(path)) if path is not None else None
 
-    def oldest(self) -> TrainerState | None:
+    def oldest(self) -> CheckpointState | None:
         """The state of the oldest checkpoint that counts: batches behind it must stay in the log."""
         places = self._surviving()
         return _read_state(self._folder / places[0].name) if places else None
@@ -110,13 +110,13 @@ class Checkpoints:
         for leftover in self._folder.glob(".tmp-*"):
             shutil.rmtree(leftover, ignore_errors=True)
 
-    def save(self, learner: Learner, state: TrainerState) -> Path:
+    def save(self, learner: Learner, state: CheckpointState) -> Path:
         """Write a checkpoint durably. Blocking; `claim` comes first.
 
         Raises: FencedError if a newer trainer has the folder; OSError when the disk is full. Older ones stay.
         """
         self._check()
-        name = Place(self._epoch, state.batch).name
+        name = CheckpointPlace(self._epoch, state.batch).name
         final, temporary = self._folder / name, self._folder / f".tmp-{name}"
         shutil.rmtree(temporary, ignore_errors=True)
         try:
@@ -154,22 +154,22 @@ class Checkpoints:
         except msgspec.MsgspecError as exc:
             raise TrainingError(f"{path} can't be read: {exc}; start afresh with `astraflow up --fresh`") from exc
 
-    def _surviving(self) -> list[Place]:
+    def _surviving(self) -> list[CheckpointPlace]:
         return surviving(self._whole(), self._lineage())
 
-    def _whole(self) -> list[Place]:
+    def _whole(self) -> list[CheckpointPlace]:
         if not self._folder.is_dir():
             return []
         return [place for item in self._folder.iterdir() if (place := _place(item.name))]
 
 
-def _place(name: str) -> Place | None:
+def _place(name: str) -> CheckpointPlace | None:
     match = _NAME.fullmatch(name)
-    return Place(int(match[1]), int(match[2])) if match else None
+    return CheckpointPlace(int(match[1]), int(match[2])) if match else None
 
 
-def _read_state(folder: Path) -> TrainerState:
+def _read_state(folder: Path) -> CheckpointState:
     try:
-        return msgspec.json.decode((folder / STATE_FILE).read_bytes(), type=TrainerState)
+        return msgspec.json.decode((folder / STATE_FILE).read_bytes(), type=CheckpointState)
     except (OSError, msgspec.MsgspecError) as exc:
         raise TrainingError(f"checkpoint {folder} can't be read: {exc}; delete it to use an older one") from exc

@@ -18,11 +18,11 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from astraflow.actors.base.context import ActorContext
-from astraflow.actors.base.metrics import POLICY_WANTS_FULL
-from astraflow.actors.weights.publisher import WeightPublisher
-from astraflow.algos.tensors import HostTensor
 from astraflow.errors import BusError, FencedError
 from astraflow.messages import Member
+from astraflow.messages.metric_names import POLICY_WANTS_FULL
+from astraflow.weights.codec.tensors import HostTensor
+from astraflow.weights.transfer.publisher import WeightPublisher
 
 AGAIN_FIRST_S, AGAIN_MOST_S = 1.0, 30.0  # after a publish that failed
 FULL_AGAIN_S = 30.0  # between two fulls that are asked for, at least

@@ -16,14 +16,9 @@ import msgspec
 
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.owned_key import OwnedKey
-from astraflow.actors.trainer.checkpoints import Checkpoints, TrainerState
+from astraflow.actors.trainer.checkpoints import Checkpoints, CheckpointState
 from astraflow.actors.trainer.learner_thread import LearnerThread
 from astraflow.actors.trainer.trained_log import TrainedLog, bytes_up_to
-from astraflow.actors.weights.catalog import fault_of_newest
-from astraflow.actors.weights.follower import WeightFollower
-from astraflow.actors.weights.publisher import WeightPublisher
-from astraflow.actors.weights.store import FullStore
-from astraflow.algos.tensors import HostTensor
 from astraflow.bus import Cursor
 from astraflow.config import TrainerSection
 from astraflow.learners.base import Learner
@@ -31,6 +26,11 @@ from astraflow.learners.factory import build_learner
 from astraflow.messages import Head, Progress, VersionStep
 from astraflow.models.folder import read_model, write_model
 from astraflow.models.resolve import resolve_model
+from astraflow.weights.codec.tensors import HostTensor
+from astraflow.weights.transfer.catalog import fault_of_newest
+from astraflow.weights.transfer.follower import WeightFollower
+from astraflow.weights.transfer.full_store import FullStore
+from astraflow.weights.transfer.publisher import WeightPublisher
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class Resumed:
 
     learner: Learner
     thread: LearnerThread  # the only one that calls the learner
-    state: TrainerState
+    state: CheckpointState
     oldest_cursor: Cursor | None  # of the oldest checkpoint kept
     epoch: int
     folder: Path  # of this policy, in the run folder
@@ -91,7 +91,7 @@ async def resume(ctx: ActorContext, section: TrainerSection, publisher: WeightPu
             )
             await ctx.bus.event("warning", "steps-again", text, step=head.step)
         learner = await _build(ctx, thread, section, await _base_model(ctx))
-        state = TrainerState(policy=ctx.policy, batch=0, step=0, version=0, cursor=None)
+        state = CheckpointState(policy=ctx.policy, batch=0, step=0, version=0, cursor=None)
     state = _with_version(state, 0 if head is None else max(head.version, state.version) + 1)
     oldest = checkpoints.oldest()
     return Resumed(
@@ -119,12 +119,12 @@ async def last_progress(ctx: ActorContext) -> Progress:
     return Progress(policy=ctx.policy, consumed=0, step=0, version=0, epoch=0)
 
 
-def _sequence(state: TrainerState) -> int:
+def _sequence(state: CheckpointState) -> int:
     """Of its last batch in SAMPLES."""
     return state.cursor.sequence if state.cursor is not None else 0
 
 
-def _with_version(state: TrainerState, version: int) -> TrainerState:
+def _with_version(state: CheckpointState, version: int) -> CheckpointState:
     recent = (*state.recent, VersionStep(version=version, step=state.step))
     return msgspec.structs.replace(state, version=version, recent=recent)
 
@@ -149,7 +149,7 @@ async def _build(ctx: ActorContext, thread: LearnerThread, section: TrainerSecti
 
 async def _from_bus(
     ctx: ActorContext, thread: LearnerThread, section: TrainerSection, head: Head, folder: Path
-) -> tuple[Learner, TrainerState]:
+) -> tuple[Learner, CheckpointState]:
     """The newest version on the bus, with a cold optimizer: no checkpoint is on this machine."""
     follower = WeightFollower(ctx.bus, ctx.policy)
     files = await follower.files(head)
@@ -160,7 +160,7 @@ async def _from_bus(
     await asyncio.to_thread(_replace_model, model, files, tensors)
     text = f"no checkpoint of {ctx.policy} here: resumed version {head.version} from the bus with a cold optimizer"
     await ctx.bus.event("warning", "cold-resume", text, version=head.version, step=head.step)
-    state = TrainerState(
+    state = CheckpointState(
         policy=ctx.policy, batch=head.batch, step=head.step, version=head.version, cursor=None, recent=head.recent
     )
     return await _build(ctx, thread, section, model), state

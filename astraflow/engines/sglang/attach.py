@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from astraflow.background import Background
+from astraflow.concurrency import Background
 from astraflow.config import SglangSection
 from astraflow.engines.sglang.client import Client, RefusedError
 from astraflow.engines.sglang.supported import check_version

@@ -19,7 +19,7 @@ from typing import Any
 from astraflow.engines.base import EngineRequest
 from astraflow.engines.sglang.client import Client, RefusedError
 from astraflow.engines.sglang.labels import Labels
-from astraflow.engines.streams import RateMeter, Reply
+from astraflow.engines.streams import EngineReply, RateMeter
 from astraflow.errors import EngineError
 
 TRIES = 4  # attempts in a row without a token
@@ -48,10 +48,10 @@ class Account:
     continued: int = 0  # attempts that the server dropped
 
 
-class Completion:
+class ServerCompletion:
     """Runs one request to its end. What is wrong with the request itself ends its reply with an EngineError."""
 
-    def __init__(self, client: Client, account: Account, request: EngineRequest, reply: Reply) -> None:
+    def __init__(self, client: Client, account: Account, request: EngineRequest, reply: EngineReply) -> None:
         self._client = client
         self._account = account
         self.request = request

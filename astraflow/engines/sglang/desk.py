@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from astraflow.engines.base import EngineRequest
-from astraflow.engines.sglang.completion import Account, Completion
+from astraflow.engines.sglang.completion import Account, ServerCompletion
 from astraflow.engines.sglang.link import ServerLink
-from astraflow.engines.streams import Reply
+from astraflow.engines.streams import EngineReply
 from astraflow.errors import EngineError
 
 ABORT_WITHIN_S = 10.0
@@ -26,8 +26,8 @@ Start = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 class _Running:
     """A request that the server has."""
 
-    completion: Completion
-    reply: Reply
+    completion: ServerCompletion
+    reply: EngineReply
     task: "asyncio.Task[None]"
 
 
@@ -38,7 +38,7 @@ class Desk:
         self._link = link
         self._account = account
         self._start = start
-        self._waiting: deque[tuple[EngineRequest, Reply]] = deque()
+        self._waiting: deque[tuple[EngineRequest, EngineReply]] = deque()
         self._running: dict[str, _Running] = {}
         self.closed = False
 
@@ -59,7 +59,7 @@ class Desk:
         """Of all that haven't ended."""
         return set(self._running) | {request.id for request, _ in self._waiting}
 
-    def put(self, request: EngineRequest, reply: Reply) -> None:
+    def put(self, request: EngineRequest, reply: EngineReply) -> None:
         """At the end of the queue; `pump` lets it in."""
         self._waiting.append((request, reply))
 
@@ -69,11 +69,11 @@ class Desk:
             self._give(*self._waiting.popleft())
             self._link.given(len(self._running))
 
-    def _give(self, request: EngineRequest, reply: Reply) -> None:
-        completion = Completion(self._link.client, self._account, request, reply)
+    def _give(self, request: EngineRequest, reply: EngineReply) -> None:
+        completion = ServerCompletion(self._link.client, self._account, request, reply)
         self._running[request.id] = _Running(completion, reply, self._start(self._complete(completion)))
 
-    async def _complete(self, completion: Completion) -> None:
+    async def _complete(self, completion: ServerCompletion) -> None:
         await completion.run()
         self._running.pop(completion.request.id, None)  # gone already if the engine was stopped
         self.pump()
@@ -108,7 +108,7 @@ class Desk:
                 self._take_back(running)
                 self._give(running.completion.request, running.reply)
 
-    def end_all(self, end: Callable[[Reply], None]) -> None:
+    def end_all(self, end: Callable[[EngineReply], None]) -> None:
         """End every reply; nothing is left."""
         for reply in [*(item.reply for item in self._running.values()), *(reply for _, reply in self._waiting)]:
             end(reply)

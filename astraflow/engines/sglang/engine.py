@@ -16,9 +16,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from astraflow.algos.changes import Change
-from astraflow.algos.tensors import HostTensor
-from astraflow.background import Background
+from astraflow.concurrency import Background
 from astraflow.config import EngineSection
 from astraflow.engines.architecture import read_facts
 from astraflow.engines.base import EngineLoad, EngineRequest, TokenStream
@@ -27,8 +25,10 @@ from astraflow.engines.sglang.completion import Account
 from astraflow.engines.sglang.desk import Desk
 from astraflow.engines.sglang.labels import Labels
 from astraflow.engines.sglang.link import ServerLink
-from astraflow.engines.streams import RateMeter, Reply, ReplyStream
+from astraflow.engines.streams import EngineReply, EngineStream, RateMeter
 from astraflow.errors import AstraflowError, EngineError, WeightsError
+from astraflow.weights.codec.changes import Change
+from astraflow.weights.codec.tensors import HostTensor
 
 STOP_WITHIN_S = 10.0  # of a swap
 
@@ -167,11 +167,11 @@ class SglangEngine:
                 raise EngineError(f"request {request.id!r} is already running")
             ids.add(request.id)
             check_request(request, vocab_size=self._facts.vocab_size, context_length=self._context_length)
-        replies = [Reply(request.id, request.position) for request in requests]
+        replies = [EngineReply(request.id, request.position) for request in requests]
         for request, reply in zip(requests, replies, strict=True):
             self._desk.put(request, reply)
         self._desk.pump()
-        return [ReplyStream(reply, self._drop) for reply in replies]
+        return [EngineStream(reply, self._drop) for reply in replies]
 
     def _check_serving(self) -> None:
         if self._state is not State.SERVING:

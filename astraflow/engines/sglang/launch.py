@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from astraflow.background import Background
+from astraflow.concurrency import Background
 from astraflow.config import SglangSection
 from astraflow.engines.sglang.client import Client, RefusedError
 from astraflow.engines.sglang.supported import check_supported, find_python

@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from astraflow.algos.tensors import HostTensor
-from astraflow.background import Background
+from astraflow.concurrency import Background
 from astraflow.config import EngineSection
 from astraflow.engines.architecture import read_facts
 from astraflow.engines.sglang.admission import Admission, Pressure
@@ -26,6 +25,7 @@ from astraflow.engines.sglang.scratch import Scratch
 from astraflow.engines.sglang.updates import APPLY, DeltaWay, DiskWay, NotSharedError, TensorsWay, Way, untraceable
 from astraflow.errors import EngineError
 from astraflow.models.folder import write_model
+from astraflow.weights.codec.tensors import HostTensor
 
 ADAPT_EVERY_S = 1.0
 WATCH_EVERY_S = 2.0

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from astraflow.algos.changes import Change, ChangedElements
+from astraflow.weights.codec.changes import Change, ChangedElements
 
 MAGIC = b"AFUPDATE"
 FORMAT = 1

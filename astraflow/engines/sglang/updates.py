@@ -16,12 +16,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from astraflow.algos.changes import Change
-from astraflow.algos.tensors import HostTensor
 from astraflow.engines.sglang.client import Client
 from astraflow.engines.sglang.update_file import write_update
 from astraflow.errors import EngineError, WeightsError
 from astraflow.models.folder import write_model
+from astraflow.weights.codec.changes import Change
+from astraflow.weights.codec.tensors import HostTensor
 
 WITHIN_S = 600.0  # of one update: a server that needs longer hangs
 APPLY = "astraflow_sglang.apply_update"

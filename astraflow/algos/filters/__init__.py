@@ -1,5 +1,0 @@
-"""Groups that aren't worth training on, by the names used in `[policies.<name>.trainer].filters`."""
-
-from astraflow.algos.filters.base import FILTERS, ClosedGroup, Filter
-
-__all__ = ["FILTERS", "ClosedGroup", "Filter"]

@@ -1,5 +1,0 @@
-"""Which tasks of a source are worth a rollout, by the names used in `[sources.<name>.select].kind`."""
-
-from astraflow.algos.select.base import SELECTS, GroupResult, Prompt, Select
-
-__all__ = ["SELECTS", "GroupResult", "Prompt", "Select"]

@@ -1,0 +1,75 @@
+"""Which training groups to issue now: by credit, or in deterministic mode a whole cohort between two steps.
+
+It looks and proposes, it changes nothing. Invariant: a group is proposed only while a policy that it feeds has credit;
+policies without credit never hold up the others, unless that is asked for (`tightest`).
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from astraflow.dataflow.policy_flow import PolicyFlow
+from astraflow.dataflow.sources import Choice, Mixer
+
+# Credit comes in fractions of a group when the yield is below 1.
+LEAST_CREDIT = 1e-9
+
+
+class Proposal(NamedTuple):
+    """A group to issue."""
+
+    choice: Choice
+    min_versions: dict[str, int]  # per fed policy, the oldest version whose samples can still be trained
+
+
+def by_credit(
+    mixer: Mixer, flows: Mapping[str, PolicyFlow], feeds: Mapping[str, tuple[str, ...]], *, tightest: bool = False
+) -> list[Proposal]:
+    """Groups until no policy has credit or no source has groups.
+
+    Args:
+        feeds: per source, the trainable policies that it feeds.
+        tightest: a group waits until all policies that it feeds have credit, those apart that need nothing more.
+    """
+    live = {name for name, flow in flows.items() if not flow.over}
+    trial = mixer.copy()
+    more = dict.fromkeys(flows, 0)
+    proposals = []
+    while hungry := {name for name, flow in flows.items() if flow.credit(more[name]) > LEAST_CREDIT}:
+        held_up = live - hungry if tightest else set()
+        choice = trial.choose(
+            source for source, fed in feeds.items() if hungry.intersection(fed) and not held_up.intersection(fed)
+        )
+        if choice is None:
+            break
+        source, position = choice.key.source, choice.position
+        fed = feeds[source]
+        oldest = {name: flows[name].oldest_useful(more[name]) for name in fed if name in hungry}
+        proposals.append(Proposal(choice, {name: version for name, version in oldest.items() if version > 0}))
+        trial.advance(source, position)
+        for name in fed:
+            more[name] += 1
+    return proposals
+
+
+def cohort(mixer: Mixer, flows: Mapping[str, PolicyFlow], feeds: Mapping[str, tuple[str, ...]]) -> list[Proposal]:
+    """Everything that the next batches lack, all at once, less what is in flight; [] unless every trainer is idle.
+
+    What this gives depends on batches and versions only, never on the order in which episodes came.
+    """
+    live = {name: flow for name, flow in flows.items() if not flow.over}
+    if any(flow.missing() == 0 for flow in live.values()):
+        return []  # a batch is complete, or its trainer still works on one
+    lacking = {name: flow.missing() - flow.in_flight for name, flow in live.items()}
+    trial = mixer.copy()
+    proposals = []
+    while hungry := {name for name, count in lacking.items() if count > 0}:
+        choice = trial.choose(source for source, fed in feeds.items() if hungry.intersection(fed))
+        if choice is None:
+            break
+        source, position = choice.key.source, choice.position
+        fed = [name for name in feeds[source] if name in live]
+        proposals.append(Proposal(choice, {name: live[name].trainer.version for name in fed}))
+        trial.advance(source, position)
+        for name in fed:
+            lacking[name] -= 1
+    return proposals

@@ -1,0 +1,127 @@
+"""From an episode to samples: what a policy's part of it is worth, and its trajectories as flat token arrays.
+
+No group statistics. Invariant: `sample_of` never fails on a trajectory of an episode that `judge` found valid.
+Axes: T all tokens of a trajectory, P context tokens of a turn, C completion tokens of a turn.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from astraflow.dataflow.overlong import NO_PENALTY, Overlong
+from astraflow.errors import MessageError
+from astraflow.messages import TRAINABLE_REASONS, Episode, Reason, Sample, Trajectory, Turn, VersionSpan, array_of
+
+# Beyond this, sums over a group may overflow; no grader means such numbers. NaN and infinity are beyond it too.
+LARGEST_REWARD = 1e100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """What one policy gets from one episode."""
+
+    fate: str  # "" = valid; else why it can't be trained on: a Reason, malformed, no-tokens or no-logprobs
+    reward: float = 0.0  # mean over the policy's trajectories
+    penalty: float = 0.0  # for their length, to be taken off in training; mean as well
+    versions: tuple[int, ...] = ()  # that sampled its tokens, sorted
+    scores: Mapping[str, float] = field(default_factory=dict)  # by role: mean reward less penalty
+
+    @property
+    def score(self) -> float:
+        """What people see of the member: advantages are made of `scores`."""
+        return self.reward - self.penalty
+
+
+def trajectories_of(episode: Episode, policy: str) -> list[tuple[int, Trajectory]]:
+    """The policy's trajectories with at least one sampled token, each with its index in the episode."""
+    return [
+        (at, trajectory)
+        for at, trajectory in enumerate(episode.trajectories)
+        if trajectory.policy == policy and any(turn.completion_tokens.data for turn in trajectory.turns)
+    ]
+
+
+def judge(episode: Episode, policy: str, overlong: Overlong = NO_PENALTY) -> Judged:
+    """Whether the episode has something to train `policy` on.
+
+    A reward that is no number, infinite or absurdly large is the grader's fault, never a 0.
+    """
+    if episode.reason not in TRAINABLE_REASONS:
+        return Judged(fate=str(episode.reason))
+    trajectories = [trajectory for _, trajectory in trajectories_of(episode, policy)]
+    if not trajectories:
+        return Judged(fate="no-tokens")
+    rewards = [trajectory.reward for trajectory in trajectories]
+    if not all(isinstance(reward, int | float) and abs(reward) <= LARGEST_REWARD for reward in rewards):
+        return Judged(fate=str(Reason.GRADER))
+    turns = [turn for trajectory in trajectories for turn in trajectory.turns]
+    if any(turn.completion_tokens.data and not turn.logprobs.data for turn in turns):
+        return Judged(fate="no-logprobs")
+    try:
+        for turn in turns:
+            _check(turn)
+    except MessageError:
+        return Judged(fate="malformed")
+    longest = [max(turn.completion_tokens.shape[0] for turn in each.turns) for each in trajectories]
+    penalties = [overlong.penalty(length) for length in longest]
+    return Judged(
+        fate="",
+        reward=_mean(rewards),
+        penalty=_mean(penalties),
+        scores={
+            role: _mean([r for r, t in zip(rewards, trajectories, strict=True) if t.role == role])
+            - _mean([p for p, t in zip(penalties, trajectories, strict=True) if t.role == role])
+            for role in {trajectory.role for trajectory in trajectories}
+        },
+        versions=tuple(sorted({span.version for turn in turns for span in turn.versions})),
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _check(turn: Turn) -> None:
+    """Raises MessageError unless the turn's arrays and spans fit together."""
+    for tokens in (turn.context_tokens, turn.completion_tokens):
+        if tokens.dtype != "i4" or len(tokens.shape) != 1 or np.any(tokens.numpy() < 0):
+            raise MessageError(f"tokens are {tokens.dtype}{tokens.shape}, expected i4[n] of ids ≥ 0")
+    sampled = turn.completion_tokens.shape[0]
+    if turn.logprobs.dtype != "f4" or turn.logprobs.shape != (sampled,) or not np.isfinite(turn.logprobs.numpy()).all():
+        raise MessageError(f"logprobs are {turn.logprobs.dtype}{turn.logprobs.shape}, expected {sampled} finite f4")
+    reached = 0
+    for span in turn.versions:
+        if span.start != reached or span.end < span.start or span.version < 0:
+            raise MessageError(f"version span {span} doesn't start at {reached}")
+        reached = span.end
+    if reached != sampled:
+        raise MessageError(f"version spans end at {reached}, expected {sampled}")
+
+
+def sample_of(episode: Episode, at: int, *, advantage: float) -> Sample:
+    """Trajectory `at` of a valid episode as a sample: (context, completion) of its turns, one behind the other."""
+    trajectory = episode.trajectories[at]
+    tokens, mask, logprobs, spans = [], [], [], []
+    length = 0
+    for turn in trajectory.turns:
+        context, completion = turn.context_tokens.numpy(), turn.completion_tokens.numpy()
+        tokens += [context, completion]
+        mask += [np.zeros(context.size, "u1"), np.ones(completion.size, "u1")]
+        logprobs += [np.zeros(context.size, "f4"), turn.logprobs.numpy()]
+        start = length + context.size
+        spans += [VersionSpan(version=s.version, start=start + s.start, end=start + s.end) for s in turn.versions]
+        length = start + completion.size
+    return Sample(
+        id=f"{episode.task_id}#{at}",
+        task_id=episode.task_id,
+        group_id=episode.group_id,
+        tokens=array_of(np.concatenate(tokens), "i4"),
+        loss_mask=array_of(np.concatenate(mask), "u1"),
+        logprobs=array_of(np.concatenate(logprobs), "f4"),
+        versions=tuple(span for span in spans if span.end > span.start),
+        advantage=advantage,
+        reward=trajectory.reward,
+        env=episode.env,
+    )

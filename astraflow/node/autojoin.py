@@ -1,0 +1,131 @@
+"""A node that takes roles as the run needs them, for as long as the run goes on.
+
+It follows the members and asks `need.py` again whenever something changed; it starts processes through the supervisor
+and gives none up. What this node can't have, has been drained of, or has failed at is in its member record with the
+reason: others take it, and `status` says why nobody does. Invariant: a role is in the member record before its process
+is started.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import aclosing, suppress
+from dataclasses import replace
+
+from astraflow.actors.base.context import ActorContext
+from astraflow.errors import BusError, MessageError
+from astraflow.messages import Manifest
+from astraflow.messages.metric_names import NODE_FREE_SLOTS
+from astraflow.node.capability import available_memory, machine
+from astraflow.node.demand import LIGHT, Candidate, Patience, assigned, extras, lacks
+from astraflow.node.processes import Crew, parse_role
+from astraflow.node.supervisor import Failure, Supervisor
+from astraflow.view.run_view import RunView
+
+LOOK_EVERY_S = 0.5  # at least, and not much more often
+
+
+class Hiring:
+    """One node's part in sharing out the roles. `follow` runs until the run ends."""
+
+    def __init__(self, ctx: ActorContext, crew: Crew, *, report: Callable[[str], None]) -> None:
+        self._ctx = ctx
+        self._crew = crew
+        self._report = report
+        self._here = machine(ctx.config, cores=crew.cores, connection=crew.connection)
+        self._refused: dict[str, str] = {}  # by role: drained or failed here
+        self._model_bytes: dict[str, int] = {}
+        self._patience = Patience()
+        self._view = RunView()
+        self._known = asyncio.Event()  # the view holds everything that there was
+        self._changed = asyncio.Event()
+        self._said: set[tuple[str, str]] = set()
+
+    def failed(self, failure: Failure) -> None:
+        """A process of this node won't be started again: somebody else may have more luck."""
+        role = self._crew.members[failure.process].role.text
+        self._refused[role] = failure.text
+        self._ctx.last_error = f"{failure.process}: {failure.text}"
+        self._report(f"{failure.process} {failure.text}; this node doesn't take {role} any more")
+        self._changed.set()
+
+    async def follow(self, supervisor: Supervisor) -> None:
+        """Take what is needed until the run ends, then close the supervisor."""
+        async with asyncio.TaskGroup() as group:
+            watching = group.create_task(self._watch())
+            await self._known.wait()
+            while not self._over():
+                self._changed.clear()
+                await self._consider(supervisor)
+                await asyncio.sleep(LOOK_EVERY_S / 2)  # members tell much; not every word is worth a look
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_EVERY_S / 2):
+                        await self._changed.wait()
+            watching.cancel()
+        supervisor.close()
+
+    def _over(self) -> bool:
+        return self._view.record is not None and self._view.record.stop_requested != ""
+
+    async def _watch(self) -> None:
+        async with aclosing(self._ctx.bus.kv_watch("")) as updates:
+            async for update in updates:
+                self._view.apply(update.key, update.message)
+                self._changed.set()
+                if not update.key:
+                    self._known.set()
+
+    async def _consider(self, supervisor: Supervisor) -> None:
+        self._note_drained(supervisor)
+        await self._learn_sizes()
+        own = self._tell(supervisor)
+        mine = assigned(self._view, self._ctx.node, own)
+        due = self._patience.due(mine, time.monotonic())
+        if extras(self._view, own, reserved=mine):  # the queues decide which
+            with suppress(BusError):  # a server that has just started lacks some for a moment
+                self._view.queues = await self._ctx.bus.stream_depths()
+        more = extras(self._view, own, reserved=mine)
+        if due or more:
+            self._start(supervisor, [*due, *more], expected=[role for role in mine if role not in due])
+        own = self._tell(supervisor)
+        self._ctx.waits_for("" if own.held else "a role that is needed and that this machine can have")
+
+    def _start(self, supervisor: Supervisor, roles: list[str], *, expected: list[str]) -> None:
+        parsed, later = ([parse_role(text, self._ctx.config) for text in texts] for texts in (roles, expected))
+        planned = self._crew.enlist(parsed, expected=later, running=supervisor.names())
+        self._ctx.roles = (*self._ctx.roles, *(each.role.text for each in planned))
+        self._report(f"node {self._ctx.node} takes {', '.join(each.spec.name for each in planned)}")
+        for each in planned:
+            supervisor.add(each.spec)
+
+    def _tell(self, supervisor: Supervisor) -> Candidate:
+        """Bring the member record up to date; what this node is for others."""
+        held = [self._crew.members[name].role for name in supervisor.names()]
+        here = replace(self._here, memory_bytes=available_memory())
+        reasons = lacks(self._view, here, self._model_bytes) | self._refused
+        roles = tuple(role.text for role in held)
+        own = Candidate(
+            free_slots=self._crew.cores - sum(role.role not in LIGHT for role in held),
+            lacks={role: why for role, why in reasons.items() if role not in roles or role in self._refused},
+            held=roles,
+        )
+        self._ctx.roles, self._ctx.unserved = roles, dict(own.lacks)
+        self._ctx.gauge(NODE_FREE_SLOTS, own.free_slots)
+        for role, why in own.lacks.items():
+            if (role, why) not in self._said and role not in self._refused:
+                self._said.add((role, why))
+                self._report(f"not {role}: {why}")
+        return own
+
+    def _note_drained(self, supervisor: Supervisor) -> None:
+        for name in supervisor.drained():
+            self._refused.setdefault(self._crew.members[name].role.text, "it was drained from there")
+
+    async def _learn_sizes(self) -> None:
+        for policy, head in self._view.heads.items():
+            if policy not in self._model_bytes:
+                stream = self._ctx.bus.topology.weights(policy)
+                with suppress(BusError, MessageError):  # then it is taken to fit
+                    entry = await self._ctx.bus.log_entry(stream, head.full_manifest_sequence)
+                    if entry is not None and isinstance(entry.message, Manifest):
+                        self._model_bytes[policy] = entry.message.size_bytes

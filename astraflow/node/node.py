@@ -1,0 +1,128 @@
+"""One machine's part in a run: which actor processes it starts, and keeping them running until the run ends.
+
+`up` (up.py) is a node with every role and perhaps a server; `join` is a node that reads the run from the bus.
+Shutdown order: rollout, policy, dataflow, trainer, recorder, all within the grace time (supervisor.py).
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from rich.console import Console
+
+from astraflow.actors.base.context import ActorContext
+from astraflow.actors.base.exits import last_lines
+from astraflow.actors.base.heartbeat import Heartbeat
+from astraflow.actors.base.run_record import read_record
+from astraflow.bus import Bus, BusOptions
+from astraflow.config import from_json
+from astraflow.errors import BusError, ConfigError
+from astraflow.messages import MemberState, Progress, RunRecord
+from astraflow.node.autojoin import Hiring
+from astraflow.node.child import ProcessSpec
+from astraflow.node.orders import NodeOrders
+from astraflow.node.preemption import Preemption
+from astraflow.node.processes import Crew, Role
+from astraflow.node.stopper import Stopper
+from astraflow.node.supervisor import Failure, Supervisor
+
+
+async def supervise(
+    crew: Crew,
+    *,
+    ctx: ActorContext,
+    options: BusOptions,
+    console: Console,
+    stopper: Stopper,
+    view: Callable[[asyncio.Event], Awaitable[None]],
+    preemption: Preemption,
+    grace_s: float,
+    hiring: Hiring | None = None,
+) -> Failure | None:
+    """Run the crew's processes until the run ends or the node is stopped.
+
+    Args:
+        hiring: adds to the crew as the run needs it; None = it stays as it is, and one that fails takes all with it.
+        ctx: the node as a member of the run.
+        options: for the node's heartbeat.
+        view: shows the run until the event is set.
+    Returns: why it went wrong, or None.
+    """
+
+    async def resume(spec: ProcessSpec) -> bool:
+        return not orders.ended.is_set() and await still_needed(ctx.bus, crew.members[spec.name].role)
+
+    def tell_roles() -> None:
+        ctx.roles = tuple(crew.members[name].role.text for name in supervisor.names())
+
+    def report(text: str) -> None:
+        say(console, text, style="yellow")
+
+    supervisor = Supervisor(
+        [planned.spec for planned in crew.members.values()],
+        grace_s=grace_s,
+        max_restarts=ctx.config.node.max_restarts,
+        resume=resume,
+        report=report,
+        startable=ctx.bus.connected.wait,
+        stays=hiring.failed if hiring is not None else None,
+    )
+    orders = NodeOrders(ctx, supervisor, report=report, drained=tell_roles)
+    tell_roles()
+    stopper.attach(drain=orders.drain_node, kill=supervisor.kill)
+    over = asyncio.Event()
+    async with Heartbeat(ctx, options, tell=report), asyncio.TaskGroup() as group:
+        ctx.set_state(MemberState.READY)
+        group.create_task(_view(view, over, console))
+        followed = (orders.follow_run(), orders.follow_drains(), orders.follow_preemption(preemption))
+        following = [group.create_task(job) for job in followed]
+        if hiring is not None:
+            following.append(group.create_task(hiring.follow(supervisor)))
+        failure = await supervisor.run()
+        for task in following:
+            task.cancel()
+        over.set()
+    return failure
+
+
+def node_context(bus: Bus, record: RunRecord, *, node: str, folder: Path) -> ActorContext:
+    """A node as a member of the run: `node-<name>`."""
+    config = from_json(record.config_json)
+    return ActorContext(
+        bus=bus, config=config, record=record, folder=folder, name=f"node-{node}", role="node", node=node
+    )
+
+
+async def still_needed(bus: Bus, role: Role) -> bool:
+    """Whether a process of this role that ended cleanly must be started again: somebody drained it, not the run."""
+    try:
+        if role.role == "trainer":
+            entry = await bus.kv_get(f"progress.{role.policy}")
+            if entry is not None and isinstance(entry.message, Progress) and entry.message.finished:
+                return False
+        record = await read_record(bus)
+    except BusError:
+        return True
+    return record is None or not record.stop_requested
+
+
+async def _view(view: Callable[[asyncio.Event], Awaitable[None]], over: asyncio.Event, console: Console) -> None:
+    try:
+        await view(over)
+    except* Exception as group:  # noqa: BLE001 - the supervisor: the run goes on without being watched
+        say(console, f"the live view ended: {group.exceptions[0]}", style="yellow")
+
+
+def report_failure(failure: Failure, console: Console) -> int:
+    """Say why a node failed; the return value is the exit code. Raises ConfigError for a mistake of the user."""
+    if failure.user_mistake:
+        raise ConfigError(f"{failure.process}: {failure.text}")
+    say(console, f"{failure.process} {failure.text}; the end of {failure.log_file}:", style="bold red")
+    for line in last_lines(failure.log_file, 15):
+        say(console, f"  {line}")
+    return 1
+
+
+def say(console: Console, text: str, *, style: str = "") -> None:
+    """One line for people; text from elsewhere is never read as markup."""
+    console.print(text, style=style or None, markup=False, highlight=False, soft_wrap=True)

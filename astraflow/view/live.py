@@ -1,0 +1,60 @@
+"""The live view: what becomes of a run, drawn on a terminal, or as plain lines where there is none.
+
+It reads and changes nothing. Watches drive it (follower.py); a terminal is drawn at most four times a second, and at
+least once, since durations grow.
+"""
+
+import asyncio
+import contextlib
+import time
+
+from rich.console import Console
+from rich.live import Live
+
+from astraflow.bus import Bus
+from astraflow.view.follower import Follower
+from astraflow.view.live_rich import picture
+from astraflow.view.run_view import RunView
+
+DRAW_EVERY_S = 0.25  # at most
+REDRAW_AFTER_S = 1.0  # at least
+
+
+async def live_view(bus: Bus, console: Console, stop: asyncio.Event) -> None:
+    """Show the run until `stop` is set. Raises BusError (in a group) if the run can't be read."""
+
+    def print_line(line: str) -> None:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    follower = await Follower.open(bus, print_line=None if console.is_terminal else print_line)
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(job) for job in follower.jobs()]
+        if console.is_terminal:
+            await _draw(follower.view, follower.changed, console, stop)
+        await stop.wait()
+        for task in tasks:
+            task.cancel()
+
+
+async def _draw(view: RunView, changed: asyncio.Event, console: Console, stop: asyncio.Event) -> None:
+    with Live(console=console, auto_refresh=False, vertical_overflow="ellipsis") as live:
+        while not stop.is_set():
+            changed.clear()
+            live.update(picture(view, at=time.time()), refresh=True)
+            await _until(stop, DRAW_EVERY_S)
+            await _until_either(changed, stop, REDRAW_AFTER_S - DRAW_EVERY_S)
+        live.update(picture(view, at=time.time()), refresh=True)
+
+
+async def _until(event: asyncio.Event, seconds: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+
+
+async def _until_either(one: asyncio.Event, other: asyncio.Event, seconds: float) -> None:
+    async with asyncio.TaskGroup() as group:
+        first = group.create_task(_until(one, seconds))
+        second = group.create_task(_until(other, seconds))
+        first.add_done_callback(lambda _: second.cancel())
+        second.add_done_callback(lambda _: first.cancel())

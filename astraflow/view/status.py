@@ -1,0 +1,152 @@
+"""`astraflow status`: one look at a run, as a struct and as JSON (as text: `page.py`).
+
+It changes nothing in the run. When no actor has been heard of for seconds it tries whether the server stores anything.
+"""
+
+import time
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+
+from astraflow.bus import Bus
+from astraflow.errors import ConfigError
+from astraflow.messages import Event, Member, Metrics
+from astraflow.messages.metric_names import TRAIN_STALENESS_MAX, TRAIN_STALENESS_MEAN
+from astraflow.view.history import EvalPoint
+from astraflow.view.run_view import RunView, WaitsFor
+
+METRICS_TAIL = 1000  # messages looked at for the newest values
+EVENTS_SHOWN = 10
+SILENT_S = 3.0  # members write their records every second
+PROBE_WITHIN_S = 1.5
+LATELY_S = 600.0  # an actor that spoke within this time and has no member record is shown as gone
+
+
+class PolicyStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One policy. Values are None while nobody has reported them."""
+
+    trainable: bool
+    step: int
+    steps_planned: int
+    consumed: int  # batches
+    version: int  # newest loadable
+    finished: bool
+    replicas: int  # ready
+    serving: tuple[int, int] | None  # oldest and newest version served
+    tokens_per_s: float
+    reward: float | None  # newest, see RunView.rewards
+    staleness_mean: float | None  # steps
+    staleness_max: float | None
+    eval: dict[str, tuple[EvalPoint, EvalPoint]]  # by set: first and newest
+    ledger: dict[str, int]
+    untrained: tuple[str, ...]  # sentences on the last groups that weren't trained, newest last
+    weights: dict[str, float]  # newest value of each metric of kind weights
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """The run as of `at`. Keys are stable: `status --json` prints them. Times are unix seconds."""
+
+    run: str
+    incarnation: str
+    created_at: float
+    at: float
+    stop_requested: str
+    members: tuple[Member, ...]
+    gone: tuple[str, ...]  # actors that left or whose record expired
+    policies: dict[str, PolicyStatus]
+    queues: dict[str, int]
+    waits: tuple[WaitsFor, ...]
+    problems: tuple[str, ...]
+    events: tuple[Event, ...]  # newest last
+
+
+async def read_status(bus: Bus) -> Status:
+    """Look once. Raises ConfigError if there is no such run on this server, BusError if it can't be read."""
+    view = await read_view(bus)
+    await _tail(bus, bus.topology.metrics, METRICS_TAIL, view)
+    await _tail(bus, bus.topology.events, EVENTS_SHOWN, view)
+    return status_of(view, at=time.time())
+
+
+async def read_view(bus: Bus) -> RunView:
+    """The KV and the queues as they are now, without history. Raises as `read_status`."""
+    view, newest = RunView(), 0.0
+    async with aclosing(bus.kv_watch("")) as updates:
+        async for update in updates:
+            if not update.key:
+                break
+            view.apply(update.key, update.message)
+            if isinstance(update.message, Member):
+                newest = max(newest, update.sent_at)
+    if view.record is None:
+        raise ConfigError(f"no run {bus.run!r} on this server; start it with `astraflow up`, or check --run and --url")
+    view.queues = await bus.stream_depths()
+    if not view.finished and newest < time.time() - SILENT_S:  # nobody is there, or nobody can say so
+        view.unstored = await bus.why_not_stored(PROBE_WITHIN_S)
+    return view
+
+
+async def _tail(bus: Bus, stream: str, entries: int, view: RunView) -> None:
+    state = await bus.log_state(stream)
+    start = max(1, state.first_sequence, state.last_sequence - entries + 1)
+    async for entry in bus.read_log(stream, start=start, follow=False):
+        if time.time() - entry.envelope.sent_at < LATELY_S:
+            view.heard_of(entry.envelope.producer)
+        if isinstance(entry.message, Metrics):
+            view.history.add(entry.message)
+        elif isinstance(entry.message, Event):
+            view.events.append(entry.message)
+
+
+def status_of(view: RunView, *, at: float) -> Status:
+    """The view, frozen. It must have seen the run's record."""
+    assert view.record is not None
+    assert view.config is not None
+    return Status(
+        run=view.record.name,
+        incarnation=view.record.incarnation,
+        created_at=view.record.created_at,
+        at=at,
+        stop_requested=view.record.stop_requested,
+        members=tuple(view.members[actor] for actor in sorted(view.members)),
+        gone=tuple(sorted(view.gone)),
+        policies={name: policy_status(view, name) for name in view.config.policies},
+        queues=dict(sorted(view.queues.items())),
+        waits=tuple(view.waits()),
+        problems=tuple(view.problems()),
+        events=tuple(view.events)[-EVENTS_SHOWN:],
+    )
+
+
+def policy_status(view: RunView, name: str) -> PolicyStatus:
+    """One policy of the view."""
+    assert view.config is not None
+    trainer, progress, head = view.config.policies[name].trainer, view.progress.get(name), view.heads.get(name)
+    history, rewards = view.history.of(name), view.rewards(name)
+    newest = history.train[max(history.train)].values if history.train else {}
+    ends = {set_name: history.first_and_last(set_name) for set_name in sorted(history.evals)}
+    return PolicyStatus(
+        trainable=trainer is not None,
+        step=progress.step if progress else 0,
+        steps_planned=trainer.steps if trainer else 0,
+        consumed=progress.consumed if progress else 0,
+        version=head.version if head else 0,
+        finished=progress.finished if progress else False,
+        replicas=len(view.ready("policy", name)),
+        serving=view.serving(name),
+        tokens_per_s=view.tokens_per_s(name),
+        reward=rewards[-1][1] if rewards else None,
+        staleness_mean=newest.get(TRAIN_STALENESS_MEAN),
+        staleness_max=newest.get(TRAIN_STALENESS_MAX),
+        eval={set_name: points for set_name, points in ends.items() if points},
+        ledger=dict(view.ledgers[name].counts) if name in view.ledgers else {},
+        untrained=view.ledgers[name].notes if name in view.ledgers else (),
+        weights=dict(history.weights),
+    )
+
+
+def to_json(status: Status) -> dict[str, Any]:
+    """Plain dicts, lists, strings and numbers under the structs' field names."""
+    plain: dict[str, Any] = msgspec.to_builtins(status)
+    return plain

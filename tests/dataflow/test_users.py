@@ -1,0 +1,121 @@
+"""What users want of dataflow: submissions go first and once, a pause stops issuing, orders outlive a restart."""
+
+import pytest
+
+from astraflow.config import EvalSection, RunConfig, SelectSection, SourceSection, TrainerSection
+from astraflow.dataflow.core import DataflowCore
+from astraflow.messages import Control, ControlKind, Submission, Task
+from astraflow.messages.ids import GroupKey, group_id
+from tests.dataflow.dataflow_world import INCARNATION, World, config_of
+
+WANTED = Submission(env="math", payload={"question": "mine"}, group_size=3)
+SIZES: dict[str, int | None] = {"math": None, "code": None}
+
+
+def config(**fields: object) -> RunConfig:
+    section = TrainerSection(steps=4, batch_groups=2)
+    select = SelectSection(kind="greso", args={})
+    source = SourceSection(env="math", group_size=2, select=select)
+    return config_of(trainers={"solver": section}, sources={"train": source}, **fields)
+
+
+def decide(core: DataflowCore) -> list[Task]:
+    """Apply what is planned; the tasks of it."""
+    tasks = []
+    for decision in core.plan(0.0):
+        core.apply_decision(decision)
+        tasks += core.tasks_of(decision, lambda env, index: {"index": index})
+    return tasks
+
+
+def test_what_is_submitted_goes_first_in_a_group_of_its_own_and_once() -> None:
+    core = World(config()).core
+    assert core.on_submission(WANTED, 7) == ""
+    assert core.on_submission(WANTED, 7) == "", "read again"
+    tasks = decide(core)
+    first = [task for task in tasks if task.source == "submitted-math"]
+    assert tasks[:3] == first
+    assert [task.payload for task in first] == [{"question": "mine"}] * 3
+    assert {task.group_id for task in first} == {group_id(INCARNATION, GroupKey("submitted-math", 0, 7))}
+    assert {task.source for task in tasks[3:]} == {"train"}, "the sources have the rest of the credit"
+
+
+def test_a_submission_outlives_a_restart_before_and_after_it_is_issued() -> None:
+    core = World(config()).core
+    core.on_submission(WANTED, 1)
+    restored = DataflowCore.restore(config(), core.snapshot(), sizes=SIZES)
+    issued = [task.id for task in decide(restored) if task.source == "submitted-math"]
+    again = DataflowCore.restore(config(), restored.snapshot(), sizes=SIZES)
+    unfinished = [task for each in again.unfinished() for task in again.tasks_of(each, lambda env, index: {})]
+    mine = [task for task in unfinished if task.source == "submitted-math"]
+    assert [task.id for task in mine] == issued
+    assert mine[0].payload == {"question": "mine"}
+
+
+def test_a_submission_behind_the_snapshot_is_read_before_the_decision_that_issued_it() -> None:
+    core = World(config()).core
+    snapshot = core.snapshot()
+    core.on_submission(WANTED, 1)
+    decisions = core.plan(0.0)
+    restored = DataflowCore.restore(config(), snapshot, sizes=SIZES)
+    restored.on_submission(WANTED, 1)
+    for decision in decisions:
+        restored.apply_decision(decision)
+    assert not [task for task in decide(restored) if task.source == "submitted-math"], "it was issued already"
+
+
+@pytest.mark.parametrize(
+    ("submission", "why"),
+    [
+        (Submission(env="nowhere", payload={}), "which takes none"),
+        (Submission(env="math", payload={}, group_size=-1), "has group_size -1"),
+        (Submission(env="math", payload={}, group_size=10**6), "expected at most 1024"),
+    ],
+    ids=["env", "negative", "huge"],
+)
+def test_what_cannot_be_done_is_said(submission: Submission, why: str) -> None:
+    core = World(config()).core
+    assert why in core.on_submission(submission, 1)
+    assert {task.source for task in decide(core)} == {"train"}
+
+
+def test_a_paused_run_issues_nothing_until_it_is_resumed_also_after_a_restart() -> None:
+    core = World(config()).core
+    assert core.on_control(Control(kind=ControlKind.PAUSE), 1) == ""
+    restored = DataflowCore.restore(config(), core.snapshot(), sizes=SIZES)
+    for each in (core, restored):
+        assert decide(each) == []
+        assert "paused" in each.waits_for()
+    restored.on_control(Control(kind=ControlKind.RESUME), 2)
+    assert decide(restored)
+
+
+def test_an_evaluation_that_is_wanted_begins_once() -> None:
+    world = World(config(evals={"held-out": EvalSection(env="math", size=2, every_steps=0)}))
+    assert evaluated(world) == {0}
+    assert evaluated(world) == set()
+    assert world.core.on_control(Control(kind=ControlKind.EVALUATE, name="held-out"), 1) == ""
+    assert evaluated(world) == {1}
+    assert evaluated(world) == set()
+    assert "did you mean" in world.core.on_control(Control(kind=ControlKind.EVALUATE, name="held-outt"), 2)
+
+
+def evaluated(world: World) -> set[int]:
+    """Issue what is due and answer all that is evaluation; the rounds."""
+    world.plan()
+    tasks = [task for task in world.queue if task.eval_set]
+    for task in tasks:
+        world.queue.remove(task)
+        world.answer(task, {"solver": 1.0})
+    while world.read < len(world.episodes):
+        world.read_one()
+    return {task.eval_round for task in tasks}
+
+
+def test_a_knob_is_set_or_the_order_is_refused() -> None:
+    core = World(config()).core
+    knob = next(key for key in core.knobs() if key.startswith("sources.train.select.args."))
+    value = core.knobs()[knob]
+    assert core.on_control(Control(kind=ControlKind.SET, name=knob, value=value), 1) == ""
+    assert "did you mean" in core.on_control(Control(kind=ControlKind.SET, name=f"{knob}x", value=1), 2)
+    assert core.on_control(Control(kind=ControlKind.SET, name=knob, value="nonsense"), 3) != ""

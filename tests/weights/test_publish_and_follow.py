@@ -1,0 +1,139 @@
+"""Weights over a real server: what a trainer publishes is what a replica holds, to the last bit, or it is refused."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from astraflow.bus import Bus, EmbeddedServer
+from astraflow.errors import FencedError, WeightsError
+from astraflow.messages import Head, Manifest, VersionKind
+from astraflow.weights.codec.changes import changed_elements
+from astraflow.weights.codec.tensors import HostTensor
+from astraflow.weights.transfer.follower import WeightFollower, first_head
+from astraflow.weights.transfer.publisher import WeightPublisher
+from tests.actors.contexts import context
+
+FILES = {"config.json": b"{}", "tokenizer.json": bytes(range(256)) * 4}
+SHAPE = (64, 1024)
+
+
+def version(number: int) -> dict[str, HostTensor]:
+    """Version `number`: each one changes about one element in a hundred of one of its two tensors."""
+    rng = np.random.default_rng(0)
+    bits = rng.integers(0, 1 << 16, SHAPE, dtype=np.uint16)
+    for step in range(1, number + 1):
+        places = np.random.default_rng(step).integers(0, bits.size, bits.size // 100)
+        bits.reshape(-1)[places] += 1
+    still = np.arange(100, dtype="<f4")
+    return {
+        "moving": HostTensor("BF16", SHAPE, memoryview(bits.tobytes())),
+        "still": HostTensor("F32", (100,), memoryview(still.tobytes())),
+    }
+
+
+def same(left: dict[str, HostTensor], right: dict[str, HostTensor]) -> bool:
+    return {name: bytes(tensor.data) for name, tensor in left.items()} == {
+        name: bytes(tensor.data) for name, tensor in right.items()
+    }
+
+
+async def head_of(bus: Bus) -> Head:
+    return await first_head(bus, "solver")
+
+
+async def publish(publisher: WeightPublisher, first: int, last: int) -> None:
+    for number in range(first, last + 1):
+        await publisher.publish(version(number), FILES, version=number, step=number, batch=number)
+
+
+async def kinds(bus: Bus) -> list[tuple[int, VersionKind]]:
+    stream, subject = bus.topology.weights("solver"), bus.topology.manifest("solver")
+    entries = [entry async for entry in bus.read_log(stream, subject=subject, follow=False)]
+    return [(entry.message.version, entry.message.kind) for entry in entries if isinstance(entry.message, Manifest)]
+
+
+async def test_a_follower_holds_every_version_exactly(nats_server: EmbeddedServer, tmp_path: Path) -> None:
+    async with context(nats_server, tmp_path, role="trainer") as ctx:
+        publisher, follower = WeightPublisher(ctx, full_every=50), WeightFollower(ctx.bus, "solver")
+        for number in range(5):
+            await publish(publisher, number, number)
+            await follower.advance(await head_of(ctx.bus))
+            assert follower.shadow is not None
+            assert same(follower.shadow.tensors, version(number))
+            changes = follower.behind.changes(follower.shadow)
+            assert set(changes) == ({"moving", "still"} if number == 0 else {"moving"})
+            assert number == 0 or changed_elements(changes) < 0.011 * SHAPE[0] * SHAPE[1]
+            follower.behind.clear()
+        assert await kinds(ctx.bus) == [(0, VersionKind.FULL), *((n, VersionKind.DELTA) for n in range(1, 5))]
+
+
+async def test_a_follower_that_is_behind_takes_the_chain_and_a_newcomer_the_full(
+    nats_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    async with context(nats_server, tmp_path, role="trainer") as ctx:
+        publisher, behind = WeightPublisher(ctx, full_every=3), WeightFollower(ctx.bus, "solver")
+        await publish(publisher, 0, 0)
+        await behind.advance(await head_of(ctx.bus))
+        await publish(publisher, 1, 5)
+        newcomer = WeightFollower(ctx.bus, "solver")
+        for follower in (behind, newcomer):
+            await follower.advance(await head_of(ctx.bus))
+            assert follower.shadow is not None
+            assert same(follower.shadow.tensors, version(5))
+            assert await follower.files(await head_of(ctx.bus)) == FILES
+
+
+async def test_two_fulls_and_the_chain_since_the_older_are_kept(nats_server: EmbeddedServer, tmp_path: Path) -> None:
+    async with context(nats_server, tmp_path, role="trainer") as ctx:
+        await publish(WeightPublisher(ctx, full_every=3), 0, 10)
+        full, delta = VersionKind.FULL, VersionKind.DELTA
+        assert await kinds(ctx.bus) == [(6, full), (7, delta), (8, delta), (9, delta), (9, full), (10, delta)]
+
+
+async def test_a_restarted_trainer_begins_with_a_full(nats_server: EmbeddedServer, tmp_path: Path) -> None:
+    async with context(nats_server, tmp_path, role="trainer") as ctx:
+        await publish(WeightPublisher(ctx, full_every=50), 0, 2)
+        follower = WeightFollower(ctx.bus, "solver")
+        await follower.advance(await head_of(ctx.bus))
+
+        restarted = WeightPublisher(ctx, full_every=50)
+        restarted.epoch = 2
+        assert (await restarted.open()) is not None
+        await publish(restarted, 3, 3)
+        await follower.advance(await head_of(ctx.bus))
+
+        assert follower.shadow is not None
+        assert same(follower.shadow.tensors, version(3))
+        assert (await kinds(ctx.bus))[-1] == (3, VersionKind.FULL)
+
+
+async def test_a_version_without_its_parts_is_refused_and_the_old_one_stays(
+    nats_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    async with context(nats_server, tmp_path, role="trainer") as ctx:
+        publisher, follower = WeightPublisher(ctx), WeightFollower(ctx.bus, "solver")
+        await publish(publisher, 0, 0)
+        await follower.advance(await head_of(ctx.bus))
+        await publish(publisher, 1, 1)
+        head = await head_of(ctx.bus)
+        subject = f"{ctx.bus.topology.weight_part('solver', 0)}.*"
+        await ctx.bus.purge(ctx.bus.topology.weights("solver"), below_sequence=head.manifest_sequence, subject=subject)
+
+        with pytest.raises(WeightsError):
+            await follower.advance(head)
+
+        assert follower.shadow is not None
+        assert same(follower.shadow.tensors, version(0))
+
+
+async def test_a_trainer_whose_head_was_moved_is_fenced(nats_server: EmbeddedServer, tmp_path: Path) -> None:
+    async with context(nats_server, tmp_path, role="trainer") as ctx:
+        old, new = WeightPublisher(ctx), WeightPublisher(ctx)
+        await publish(old, 0, 0)
+        await new.open()
+        new.epoch = 1
+        await publish(new, 1, 1)
+        with pytest.raises(FencedError, match="replaced and must exit"):
+            await publish(old, 1, 1)
+        assert (await head_of(ctx.bus)).epoch == 1
