@@ -1,4 +1,4 @@
-"""What scripts use, as `import astraflow as af`: agents, and live runs as Python iterators (DESIGN §10)."""
+"""What scripts use, as `import astraflow as af`: agents, and live runs as Python iterators."""
 
 from astraflow.api.chat import assistant, system, tool, user
 from astraflow.api.run import Run, connect

@@ -1,7 +1,7 @@
 """Byte strings as parts of about 512 KiB on a stream, each found by its digest (weights, snapshots, split messages).
 
 It knows nothing of what the bytes mean. Invariant: `get` returns exactly the bytes whose digests were asked for, or
-raises WeightsError that names the part. (nats-py's object store reads quadratically, facts/nats.md §3.)
+raises WeightsError that names the part. (nats-py's object store reads quadratically.)
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from astraflow.concurrency import in_parallel
 from astraflow.errors import BusError, WeightsError
 from astraflow.messages import PartRef
 
-HEADROOM_BYTES = 4096  # for subject and headers: over max_payload the server ends the connection (facts/nats.md §9.1)
+HEADROOM_BYTES = 4096  # for subject and headers: over max_payload the server ends the connection
 WORKERS = 12  # parts under way
 RETRY_S = 0.05
 

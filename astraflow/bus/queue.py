@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-EXPIRES_S = 5.0  # short: a frozen process's open pull swallows messages (facts/nats.md §4)
+EXPIRES_S = 5.0  # short: a frozen process's open pull swallows messages
 HEARTBEAT_S = 1.0
 SILENT_S = 2.5  # without a message or heartbeat for this long the pull is taken for lost
 FAR_SILENT_S = 30.0  # the same behind a thin link

@@ -1,7 +1,7 @@
 """One life of one nats-py client: requests, subscriptions, and the moment it ends.
 
 It does not reconnect: a client is never reused after any kind of end, because nats-py loses pull requests, replays
-buffered publishes and stays closed after most server errors (facts/nats.md §9.1, §9.3). `link.py` opens the next one.
+buffered publishes and stays closed after most server errors. `link.py` opens the next one.
 Invariant: when `lost` is set, every waiting request and feed of the session has failed with LinkLostError.
 """
 
@@ -216,7 +216,7 @@ class Session:
             feed.fail(error)
 
     async def close(self) -> None:
-        """Hand what is sent to the server and close; never a drain, which can hang (facts/nats.md §9.2)."""
+        """Hand what is sent to the server and close; never a drain, which can hang."""
         if not self.lost.is_set():
             with suppress(LinkLostError):
                 await self.flush(2.0)

@@ -4,7 +4,7 @@ A run has one home region, where its truth is kept. In another region every name
 region in it, so that actors needn't know where they are (`region_rows.py` says what is stored there).
 
 Pure: no I/O. Invariants: every name comes from here; names of streams are unique over regions, because acks of equally
-named streams in two JetStream domains collide (facts/nats.md §5).
+named streams in two JetStream domains collide.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Agents: plain coroutines that play an environment's tasks against the policies (DESIGN §10).
+"""Agents: plain coroutines that play an environment's tasks against the policies.
 
     @af.agent(env="math")
     async def solve(task, policies):

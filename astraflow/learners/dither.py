@@ -1,6 +1,6 @@
 """Start fp32 master weights inside their bf16 cell instead of at its centre.
 
-Not here: when to do it (`learners/master.py`) and why it pays (docs/decisions/dithered-master.md).
+Not here: when to do it (`learners/master.py`) and why it pays (docs/decisions/0002-dithered-master.md).
 Invariant: the result rounds back to exactly the bf16 weights it came from, whatever their bits (NaN stays NaN).
 """
 

@@ -1,4 +1,4 @@
-"""The supervised token stream between a requester and a policy replica (DESIGN §5)."""
+"""The supervised token stream between a requester and a policy replica."""
 
 from enum import StrEnum
 

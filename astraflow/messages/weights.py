@@ -1,4 +1,4 @@
-"""Weight versions: parts, then a manifest, then the KV head (DESIGN §6)."""
+"""Weight versions: parts, then a manifest, then the KV head."""
 
 from enum import StrEnum
 

@@ -1,6 +1,6 @@
 """A node that takes roles as the run needs them, for as long as the run goes on.
 
-It follows the members and asks `need.py` again whenever something changed; it starts processes through the supervisor
+It follows the members and asks `demand.py` again whenever something changed; it starts processes through the supervisor
 and gives none up. What this node can't have, has been drained of, or has failed at is in its member record with the
 reason: others take it, and `status` says why nobody does. Invariant: a role is in the member record before its process
 is started.

@@ -1,6 +1,6 @@
 """The processes of one node: which roles there are, and the command line, environment and threads of each process.
 
-It starts nothing (`supervisor.py`) and decides on no role (`need.py`, `hiring.py`). Names are `<role>-<node>-<k>`.
+It starts nothing (`supervisor.py`) and decides on no role (`demand.py`, `autojoin.py`). Names are `<role>-<node>-<k>`.
 """
 
 import os

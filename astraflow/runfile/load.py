@@ -78,7 +78,7 @@ def _read(path: Path) -> str:
 
 
 def _bind_defaults(tree: Mapping[str, Any]) -> None:
-    """Defaults that depend on other keys: a loss's preset, and no prefetch without staleness (DESIGN §7)."""
+    """Defaults that depend on other keys: a loss's preset, and no prefetch without staleness."""
     policies = tree.get("policies")
     for policy in policies.values() if isinstance(policies, Mapping) else ():
         trainer = policy.get("trainer") if isinstance(policy, Mapping) else None

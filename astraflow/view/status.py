@@ -1,4 +1,4 @@
-"""`astraflow status`: one look at a run, as a struct and as JSON (as text: `page.py`).
+"""`astraflow status`: one look at a run, as a struct and as JSON (as text: `status_text.py`).
 
 It changes nothing in the run. When no actor has been heard of for seconds it tries whether the server stores anything.
 """

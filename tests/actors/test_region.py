@@ -1,4 +1,4 @@
-"""A region's keeper between two real servers: weights stay exact and bounded, tasks come, records go (DESIGN §6)."""
+"""A region's keeper between two real servers: weights stay exact and bounded, tasks come, records go."""
 
 from pathlib import Path
 

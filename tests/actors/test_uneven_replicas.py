@@ -1,4 +1,4 @@
-"""Two replicas of one policy, one four times slower: each takes what it can serve (DESIGN §1.2)."""
+"""Two replicas of one policy, one four times slower: each takes what it can serve."""
 
 from collections import Counter
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Replicas that are killed or frozen in mid-generation: the tokens are those of an undisturbed run (DESIGN §5)."""
+"""Replicas that are killed or frozen in mid-generation: the tokens are those of an undisturbed run."""
 
 import asyncio
 import contextlib

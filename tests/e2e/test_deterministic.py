@@ -1,4 +1,4 @@
-"""Deterministic mode: two runs of the same file agree to the last bit, model and episodes (DESIGN §8)."""
+"""Deterministic mode: two runs of the same file agree to the last bit, model and episodes."""
 
 import hashlib
 import json

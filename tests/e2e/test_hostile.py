@@ -1,4 +1,4 @@
-"""A run under fire: malformed and absurd messages into every stream, and it goes on to its end (DESIGN §11)."""
+"""A run under fire: malformed and absurd messages into every stream, and it goes on to its end."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""kill −9 each process of a run once: nothing is lost, nothing is trained twice (DESIGN §3, §13)."""
+"""kill −9 each process of a run once: nothing is lost, nothing is trained twice."""
 
 import json
 from pathlib import Path

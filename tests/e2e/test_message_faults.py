@@ -1,4 +1,4 @@
-"""A run whose messages get lost, doubled and mixed up on the wire: nothing is lost or trained twice (DESIGN §3)."""
+"""A run whose messages get lost, doubled and mixed up on the wire: nothing is lost or trained twice."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A region behind a leaf link takes part; a cut link loses nothing, and nothing is trained twice (DESIGN §6)."""
+"""A region behind a leaf link takes part; a cut link loses nothing, and nothing is trained twice."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Everything comes twice, later than any dedupe window could know: no task is trained twice (DESIGN §3 rule 2)."""
+"""Everything comes twice, later than any dedupe window could know: no task is trained twice."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Standbys and fenced processes on a real run: whoever leads, nothing is lost, repeated or mixed (DESIGN §3 rule 5)."""
+"""Standbys and fenced processes on a real run: whoever leads, nothing is lost, repeated or mixed."""
 
 import asyncio
 import contextlib

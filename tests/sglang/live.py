@@ -24,7 +24,7 @@ CPU_ARGS: Mapping[str, Any] = {
     "max_total_tokens": 8000,
     "max_running_requests": 32,
     "stream_interval": 1,
-    "disable_overlap_schedule": True,  # exact versions at a swap (docs/decisions/sglang.md)
+    "disable_overlap_schedule": True,  # exact versions at a swap (docs/decisions/0008-sglang.md)
 }
 KEY_ENV = "ASTRAFLOW_TEST_SGLANG_KEY_{}"
 

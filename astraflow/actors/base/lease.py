@@ -1,4 +1,4 @@
-"""One holder at a time: who may be the run's dataflow, or a policy's trainer (DESIGN §3 rule 5).
+"""One holder at a time: who may be the run's dataflow, or a policy's trainer.
 
     waiting ── free · released · holder's process ended · silent for lease_s ──▶ held ──▶ released
                                                                     held ── somebody else took it ──▶ FencedError

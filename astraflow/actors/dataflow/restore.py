@@ -1,4 +1,4 @@
-"""Bring a dataflow back to where the logs say it is (DESIGN §3 rule 4).
+"""Bring a dataflow back to where the logs say it is.
 
 Order: snapshot → submissions behind it → batches (their samples are spent) → decisions behind it → the episodes that it
 refers to → episodes behind it. Only then may the driver decide again. Users' orders come after that: one that was

@@ -2,7 +2,7 @@
 
     gathering ──all here, or the rest gave up or is not heard of──▶ complete ──its turn──▶ running ──all ended──▶ gone
 
-Used only in deterministic mode (DESIGN §8); `cohort_gate` decides on the other side what a cohort is. It knows nothing
+Used only in deterministic mode; `cohort_gate` decides on the other side what a cohort is. It knows nothing
 of the bus. Invariant: an engine sees either one whole cohort or none, and weights change only between cohorts. Nobody
 waits for ever: who leaves isn't waited for, and a cohort that can't be completed runs as it is, which is told.
 """

@@ -1,4 +1,4 @@
-"""The requester's side of a generation: a supervised stream that survives its replica (DESIGN §5).
+"""The requester's side of a generation: a supervised stream that survives its replica.
 
     queued ──first chunk──▶ streaming ──finish──▶ done
       ▲  └─TTL passed, queue lost,─┐   │

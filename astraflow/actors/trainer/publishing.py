@@ -1,6 +1,6 @@
 """Publishing beside training: one version at a time, the newest one if publishing fails, and fulls that are asked for.
 
-It decides nothing about deltas and fulls (`weights/publisher.py`).
+It decides nothing about deltas and fulls (`weights/transfer/publisher.py`).
 Invariants: training waits for a publish that is under way, never for one that fails: that is told, tried again, and
 given up for a newer version. The last version is tried until it is published.
 

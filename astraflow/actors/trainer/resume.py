@@ -1,4 +1,4 @@
-"""How a trainer finds its starting point: checkpoint, else newest version on the bus, else base model (DESIGN §8).
+"""How a trainer finds its starting point: checkpoint, else newest version on the bus, else base model.
 
 It does no training. The version counter never goes back: whatever is resumed is published as a new, higher version.
 Order: lease (the caller's) → head and checkpoints are claimed for its epoch → progress says where training goes on.

@@ -9,5 +9,5 @@
     link.py        one server, from its start to its end   scratch.py   the folder that both see
     serverside/    the module that the server imports
 
-The facts on which this rests were measured on SGLang 0.5.23 (docs/decisions/sglang.md).
+The facts on which this rests were measured on SGLang 0.5.23 (docs/decisions/0008-sglang.md).
 """

@@ -1,6 +1,6 @@
 """New values for a model that is already in memory somewhere: whole tensors, or only the elements that changed.
 
-Not here: differences between versions (`sparse.py`) and whoever holds the model (engines).
+Not here: differences between versions (`differences.py`) and whoever holds the model (engines).
 Invariant: changes hold *new values*, so applying them twice, or on top of a part of them, gives the same model. What
 `Behind` hands out covers every element in which a copy can differ from the shadow, also after attempts that failed.
 Axes: N elements of one tensor.
@@ -18,7 +18,7 @@ from astraflow.weights.codec.host_copy import HostCopy
 from astraflow.weights.codec.tensors import HostTensor
 
 # Above it copying the whole tensor takes no longer than going through the changed elements: measured 2 to 4 % for BF16,
-# 4 to 5 % for F32 (docs/decisions/weight-delta-codec.md).
+# 4 to 5 % for F32 (docs/decisions/0001-weight-delta-codec.md).
 MAX_SPARSE_SHARE = 1 / 25
 
 

@@ -1,7 +1,7 @@
-"""A sparse update as bytes: the delta that travels between a trainer and its replicas (DESIGN §6).
+"""A sparse update as bytes: the delta that travels between a trainer and its replicas.
 
-Not here: how changes are found (`sparse.py`) or applied (`shadow.py`), how integers become bytes (`escapes.py`), the
-frame around them (`delta_frame.py`).
+Not here: how changes are found (`differences.py`) or applied (`host_copy.py`), how integers become bytes (`byte_coding.py`), the
+frame around them (`payload.py`).
 Invariant: decode(encode(base, new)) turns base into new to the last bit. Decoding hostile bytes raises WeightsError or
 gives an update that fits the model, in at most 48 bytes of memory per element of that model.
 
@@ -64,7 +64,7 @@ def encode(
 
     Args:
         base_digests: sha256 hex of every tensor of `base`, known from the version before.
-        level: of zstd. Higher ones cost time and gain 1 % at most (docs/decisions/weight-delta-codec.md).
+        level: of zstd. Higher ones cost time and gain 1 % at most (docs/decisions/0001-weight-delta-codec.md).
 
     Raises: WeightsError if the two versions don't have the same tensors.
     """

@@ -1,6 +1,6 @@
 """What changed between two versions of a model: positions and wrapping differences, per tensor.
 
-Not here: bytes on the wire (`delta.py`), applying (`shadow.py`).
+Not here: bytes on the wire (`delta.py`), applying (`host_copy.py`).
 Everything works on the tensors' bits as unsigned integers, so −0.0, NaN payloads and denormals are nothing special:
 difference = new − base modulo 2^bits. Differences (and not new values) because most are ±1, and because an update made
 of them can be undone exactly.
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from astraflow.errors import WeightsError
 from astraflow.weights.codec.tensors import ITEM_SIZES, HostTensor
 
-# Measured best of 2^13 … 2^17 words at 0.5 to 3 % changed (docs/decisions/weight-delta-codec.md).
+# Measured best of 2^13 … 2^17 words at 0.5 to 3 % changed (docs/decisions/0001-weight-delta-codec.md).
 BLOCK_WORDS = 1 << 16
 
 

@@ -1,8 +1,8 @@
-"""The trainer's side of the weights: parts, then a manifest, then the KV head (DESIGN §6, §3 rule 6).
+"""The trainer's side of the weights: parts, then a manifest, then the KV head.
 
 It does not decide when to publish, only how: an exact delta against the version before, a full where a delta would not
 pay, and both where a chain has become long: then replicas follow by the delta and newcomers start from the full.
-It sees names, digests and sizes; the tensors are the ranks' (`rank.py`).
+It sees names, digests and sizes; the tensors are the ranks' (`rank_share.py`).
 Invariants: the head only ever points at a version whose parts and manifest are stored, and it never goes back; a
 publish that fails, or is cancelled, leaves head and chain as they were, and can be made again.
 """
