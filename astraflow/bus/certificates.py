@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from astraflow.bus.private import write_private
 from astraflow.errors import ConfigError
+from astraflow.extras import install_hint
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 CA_DAYS, SERVER_DAYS, RENEW_DAYS = 3650, 397, 30
 DAY = datetime.timedelta(days=1)
-INSTALL = "install it with `pip install 'astraflow[secure]'`"
 
 
 def own_names(host: str) -> tuple[str, ...]:
@@ -39,7 +39,7 @@ def make_certificates(folder: Path, names: Sequence[str]) -> None:
         from cryptography import x509
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
     except ImportError as exc:
-        raise ConfigError(f"TLS certificates need the cryptography package; {INSTALL}") from exc
+        raise ConfigError(f"TLS certificates need the cryptography package: {install_hint('secure')}") from exc
     try:
         if not (folder / "ca.pem").exists() or not (folder / "ca.key").exists():
             _make_authority(folder)
@@ -164,7 +164,7 @@ def self_signed(name: str) -> tuple[str, str]:
         from cryptography.hazmat.primitives.asymmetric import ec
         from cryptography.hazmat.primitives.serialization import Encoding
     except ImportError as exc:
-        raise ConfigError(f"TLS certificates need the cryptography package; {INSTALL}") from exc
+        raise ConfigError(f"TLS certificates need the cryptography package: {install_hint('secure')}") from exc
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = (
         _builder("AstraFlow", SERVER_DAYS)

@@ -12,11 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from astraflow.bus.certificates import INSTALL, make_certificates
+from astraflow.bus.certificates import make_certificates
 from astraflow.bus.private import write_private
 from astraflow.bus.rights import GUESTS, BusRole, guest_services, rights_of
 from astraflow.bus.topology import Topology
 from astraflow.errors import ConfigError
+from astraflow.extras import install_hint
 
 RUN_FILE = "run"  # in a folder of credentials: whose they are
 ACCOUNTS_FILE = "accounts.conf"
@@ -138,7 +139,7 @@ def _new_seed() -> str:
     try:
         import nkeys
     except ImportError as exc:
-        raise ConfigError(f"role credentials need the nkeys package; {INSTALL}") from exc
+        raise ConfigError(f"role credentials need the nkeys package: {install_hint('secure')}") from exc
     seed: bytes = nkeys.encode_seed(secrets.token_bytes(32), nkeys.PREFIX_BYTE_USER)
     return seed.decode()
 
@@ -148,7 +149,7 @@ def public_key(seed_file: Path) -> str:
     try:
         import nkeys
     except ImportError as exc:
-        raise ConfigError(f"role credentials need the nkeys package; {INSTALL}") from exc
+        raise ConfigError(f"role credentials need the nkeys package: {install_hint('secure')}") from exc
     try:
         key: str = nkeys.from_seed(bytearray(seed_file.read_bytes().strip())).public_key.decode()
     except (nkeys.NkeysError, ValueError) as exc:

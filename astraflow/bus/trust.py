@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from astraflow.bus.faults import DeniedError
+from astraflow.extras import install_hint
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -38,9 +39,7 @@ def credentials(file: str) -> dict[str, Any]:
     try:
         import nkeys
     except ImportError as exc:
-        raise DeniedError(
-            f"credentials file {file} needs the nkeys package; install it with `pip install 'astraflow[secure]'`"
-        ) from exc
+        raise DeniedError(f"credentials file {file} needs the nkeys package: {install_hint('secure')}") from exc
     if "BEGIN NATS USER JWT" in text:
         return {"user_credentials": file}
     try:

@@ -29,6 +29,7 @@ def add_verb(verbs: Verbs, name: str, *, help: str, example: str) -> argparse.Ar
         epilog=f"example:\n  {example}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.set_defaults(parser=parser)
     return parser
 
 

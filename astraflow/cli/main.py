@@ -1,30 +1,51 @@
 """The `astraflow` command: verbs, their flags, and errors as one sentence on stderr.
 
-Exit codes: 0 = well, 1 = failed (server, crash; for `check`: mistakes are found), 2 = a mistake in the run file or the
-flags, 130 = interrupted.
+Exit codes, as documented in the README: 0 = well (`up`: the run has finished), 1 = failed (server, crash; for `check`:
+mistakes are found), 2 = a mistake in the run file or the flags, 5 = ended before its end by a person or a notice (stop,
+drain, Ctrl-C, preemption), 130 = interrupted while nothing was drained.
 Imports of a verb happen when it runs, so that help is there at once.
 """
 
-import argparse
 import asyncio
 import sys
 from collections.abc import Sequence
 
-from astraflow.cli import agent, bus, check, drain, evaluate, node, status, stop, submit, top, up, version, weights
+from astraflow.cli import (
+    agent,
+    bus,
+    check,
+    drain,
+    evaluate,
+    init,
+    node,
+    status,
+    stop,
+    submit,
+    top,
+    up,
+    version,
+    weights,
+)
+from astraflow.cli.output import guard_output
+from astraflow.cli.parser import Parser
 from astraflow.errors import AstraflowError, ConfigError
 
 EXIT_FAILED, EXIT_USER, EXIT_INTERRUPTED = 1, 2, 130
 
 
-def parser() -> argparse.ArgumentParser:
+VIEWS = ("up", "node", "top")  # what they print is a view of something that goes on without it
+
+
+def parser() -> Parser:
     """All verbs and flags."""
-    whole = argparse.ArgumentParser(
+    whole = Parser(
         prog="astraflow",
         description="Trains LLM agents by reinforcement learning, as actors that meet on NATS.",
         epilog="example: astraflow up examples/tiny.toml",
     )
+    whole.add_argument("--version", action="version", version=version.sentence(), help="print the version")
     verbs = whole.add_subparsers(title="verbs", metavar="VERB", required=True)
-    for verb in (up, check, evaluate, bus, submit, node, agent, status, top, drain, stop, weights, version):
+    for verb in (init, up, check, evaluate, bus, submit, node, agent, status, top, drain, stop, weights, version):
         verb.add(verbs)
     return whole
 
@@ -32,9 +53,16 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; the return value is the exit code."""
     sys.path.insert(0, "")  # a user's own `module:Class` is found where the command is run, as with `python -m`
-    args = parser().parse_args(argv)
+    known = parser()
+    if not (sys.argv[1:] if argv is None else argv):
+        known.print_help(sys.stderr)
+        return EXIT_USER
+    args = known.parse_all(argv)
+    printed = sys.stdout
+    output = guard_output(is_view=args.parser.prog.split()[-1] in VIEWS)
     try:
         code: int = args.run(args)
+        output.flush()
     except AstraflowError as exc:
         return _complain(exc)
     except ExceptionGroup as group:
@@ -46,8 +74,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write("astraflow: interrupted\n")
         return EXIT_INTERRUPTED  # noqa: ASYNC104
     except BrokenPipeError:  # `astraflow status | head`
-        sys.stderr.close()
         return EXIT_FAILED
+    finally:
+        sys.stdout = printed
     return code
 
 

@@ -13,7 +13,12 @@ def add(verbs: Verbs) -> None:
     add_verb(verbs, "version", help="print the version", example="astraflow version").set_defaults(run=run)
 
 
+def sentence() -> str:
+    """The version of this package and of the interpreter."""
+    return f"astraflow {astraflow.__version__}, Python {platform.python_version()}"
+
+
 def run(args: argparse.Namespace) -> int:
     """Print it; the return value is the exit code."""
-    sys.stdout.write(f"astraflow {astraflow.__version__}, Python {platform.python_version()}\n")
+    sys.stdout.write(f"{sentence()}\n")
     return 0

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from astraflow.errors import ConfigError
+from astraflow.extras import install_hint
 from astraflow.named import nearest
-
-EXTRA = "pip install 'astraflow[envs]'"
 
 
 def choice(key: str, value: str, allowed: Sequence[str]) -> str:
@@ -22,4 +21,4 @@ def import_extra(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as exc:
-        raise ConfigError(f"this environment needs {exc.name or module}; run: {EXTRA}") from exc
+        raise ConfigError(f"this environment needs {exc.name or module}; run: {install_hint('envs')}") from exc

@@ -22,8 +22,8 @@ from collections import OrderedDict
 from contextlib import suppress
 
 from astraflow.envs.answers import MAX_TEXT_CHARS
-from astraflow.envs.arguments import EXTRA
 from astraflow.errors import ConfigError, EnvError
+from astraflow.extras import install_hint
 
 _START_S = 60.0  # for importing math-verify on a busy machine
 _MEMORY_BYTES = 1_500_000_000
@@ -43,7 +43,7 @@ class VerifierPool:
 
     def __init__(self, *, workers: int = 2, deadline_s: float = 3.0) -> None:
         if importlib.util.find_spec("math_verify") is None:
-            raise ConfigError(f"this environment needs math-verify; run: {EXTRA}")
+            raise ConfigError(f"this environment needs math-verify; run: {install_hint('envs')}")
         self._deadline_s = deadline_s
         self._places: queue.Queue[_Worker | None] = queue.Queue()  # None: a place whose process isn't running
         for _ in range(workers):

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from astraflow.errors import ConfigError
+from astraflow.extras import install_hint
 
 USERS_OFFLINE = "ASTRAFLOW_HF_HUB_OFFLINE"  # what HF_HUB_OFFLINE was before AstraFlow set it
 DATASETS = "hf://datasets/"
@@ -107,7 +108,7 @@ def _cached(repository: str, file: str, kind: str) -> Path | None:
     except ModuleNotFoundError as exc:
         raise ConfigError(
             f"{repository} is downloaded with huggingface_hub, which isn't installed; it comes with: "
-            "pip install 'astraflow[train]'"
+            f"{install_hint('train')}"
         ) from exc
     found = try_to_load_from_cache(repository, file, repo_type=kind)
     return Path(found) if isinstance(found, str) else None

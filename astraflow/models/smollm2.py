@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from astraflow.errors import ConfigError
+from astraflow.extras import install_hint
 from astraflow.models.cache import built_folder, run_builder
 
 NAME = "smollm2-135m-instruct"
@@ -65,7 +66,7 @@ def _find_gguf() -> Path:
 def _convert_in_child(source: Path, folder: Path) -> None:
     missing = [name for name in ("torch", "transformers", "gguf", "safetensors") if not importlib.util.find_spec(name)]
     if missing:
-        raise ConfigError(f"converting {NAME!r} needs {', '.join(missing)}; run: pip install 'astraflow[train]'")
+        raise ConfigError(f"converting {NAME!r} needs {', '.join(missing)}; run: {install_hint('train')}")
     run_builder("astraflow.models.smollm2", str(source), str(folder))
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from astraflow.errors import ConfigError
+from astraflow.extras import install_hint
 from astraflow.models.cache import built_folder, run_builder
 from astraflow.models.tiny_tasks import CHARACTERS, TINY_TASKS, TinyTask, tiny_question
 
@@ -35,7 +36,7 @@ def prepare_tiny(task: TinyTask, seed: int = 0, cache: Path | None = None) -> Pa
         raise ConfigError(f"tiny task is {task!r}, expected one of {', '.join(TINY_TASKS)}")
     missing = [name for name in ("torch", "transformers", "tokenizers") if not importlib.util.find_spec(name)]
     if missing:
-        raise ConfigError(f"the model tiny-{task} needs {', '.join(missing)}; run: pip install 'astraflow[train]'")
+        raise ConfigError(f"the model tiny-{task} needs {', '.join(missing)}; run: {install_hint('train')}")
     return built_folder(
         f"tiny-{task}-{seed}",
         recipe=f"{_RECIPE} {task} {seed}",

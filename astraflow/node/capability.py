@@ -11,6 +11,7 @@ from astraflow.config import EnvSection, RunConfig
 from astraflow.engines.sglang.supported import lacks_sglang
 from astraflow.envs.registry import missing_packages
 from astraflow.errors import ConfigError
+from astraflow.extras import install_hint
 from astraflow.models.hub import is_hub_id
 from astraflow.models.resolve import known_models
 from astraflow.node.processes import serves_region
@@ -20,7 +21,6 @@ COPIES = {
     "train": 9,  # bf16 weights and gradients, fp32 master and two moments, one version on its way out
 }
 ROLES = ("dataflow", "trainer", "policy", "rollout", "recorder")
-NO_TORCH = "torch isn't installed here; install astraflow[train]"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Machine:
 
 def machine(config: RunConfig, *, cores: int, connection: Connection | None = None) -> Machine:
     """This machine, for this run. `connection`: whose credentials may be only for some roles."""
-    torch = "" if importlib.util.find_spec("torch") else NO_TORCH
+    torch = "" if importlib.util.find_spec("torch") else f"torch isn't installed here; {install_hint('train')}"
     policies = config.policies.items()
     engines = {name: lacks_sglang(policy.engine.sglang) for name, policy in policies if policy.engine.kind == "sglang"}
     engines |= {name: torch for name, policy in policies if policy.engine.kind == "cpu"}

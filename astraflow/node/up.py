@@ -1,7 +1,7 @@
 """`astraflow up`: a server, if none is given, and one node with every role, until the run has ended.
 
 Order: lock the folder → check for changes → models → server → streams → run record → actors. Invariants: the run keeps
-its incarnation over restarts; exit code 0 only if the run ended or was drained without a failure.
+its incarnation over restarts; exit code 0 only if the run has finished, so that `up … && next` is right.
 """
 
 import asyncio
@@ -19,6 +19,7 @@ import msgspec
 from rich.console import Console
 
 from astraflow.actors.base.connection import Connection
+from astraflow.actors.base.exits import EXIT_ENDED_EARLY
 from astraflow.actors.base.members import left
 from astraflow.actors.base.run_record import read_record
 from astraflow.actors.recorder.summary import read_summary, render_summary
@@ -133,6 +134,7 @@ async def _run(
     _show_end(folder, config, console, hint=finished)
     if not finished:
         say(console, "stopped; the same command continues this run")
+        return EXIT_ENDED_EARLY
     return 0
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from astraflow.config import PolicySection, host_and_port, is_loopback
 from astraflow.errors import ConfigError
+from astraflow.extras import install_hint
 from astraflow.runfile.decode import Where
 
 USED_BY = {"folder": ("file", "http"), "full_on_nats": ("file",), "listen": ("http",), "advertise": ("http",)}
@@ -47,5 +48,5 @@ def _check_listen(listen: str, path: tuple[str, ...], where: Where) -> Iterator[
         yield where.error(
             path,
             f"{host} is not a loopback address, so weights need TLS there, and that the cryptography package: "
-            "`pip install 'astraflow[secure]'`",
+            f"{install_hint('secure')}",
         )

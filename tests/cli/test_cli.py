@@ -48,11 +48,20 @@ def test_help_loads_nothing_heavy(tmp_path: Path) -> None:
 
 def test_no_verb_or_a_wrong_one_is_a_usage_error(tmp_path: Path) -> None:
     assert astraflow(cwd=tmp_path).returncode == 2
-    assert "invalid choice: 'upp'" in astraflow("upp", cwd=tmp_path).stderr
+    assert astraflow("upp", cwd=tmp_path).stderr == "astraflow: unknown VERB 'upp'; did you mean 'up'?\n"
+
+
+def test_a_misspelt_flag_is_answered_with_the_nearest(tmp_path: Path) -> None:
+    result = astraflow("up", "run.toml", "--frsh", cwd=tmp_path)
+    assert (result.returncode, "'--frsh'; did you mean '--fresh'?" in result.stderr) == (2, True)
 
 
 def test_version(tmp_path: Path) -> None:
-    assert astraflow("version", cwd=tmp_path).stdout.startswith("astraflow 0.")
+    sentences = {astraflow(word, cwd=tmp_path).stdout for word in ("version", "--version")}
+    assert len(sentences) == 1
+    assert sentences.pop().startswith("astraflow 0.")
+    command = [sys.executable, "-m", "astraflow", "--version"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.startswith("astraflow 0.")
 
 
 def test_check_prints_the_resolved_file(tmp_path: Path) -> None:

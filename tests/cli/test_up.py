@@ -13,7 +13,7 @@ import pytest
 from astraflow.bus import EmbeddedServer
 from astraflow.node.runfolder import RunFolder
 from astraflow.ports import free_port
-from tests.cli.toyrun import ENDLESS, finished, sets, started, write_toy
+from tests.cli.toyrun import ENDED_EARLY, ENDLESS, finished, sets, started, write_toy
 from tests.support import eventually
 
 pytestmark = [
@@ -77,7 +77,7 @@ async def test_ctrl_c_drains_and_the_same_command_continues(folder: Path) -> Non
     async with started(folder, *endless) as command:
         await command.expect("solver step 3/")
         command.process.send_signal(signal.SIGINT)
-        assert await command.end() == 0, command.output
+        assert await command.end() == ENDED_EARLY, command.output
         assert "draining: work in flight is handed back" in command.output
         assert "the same command continues this run" in command.output
     summary = json.loads((folder / "runs/demo/summary.json").read_text())
@@ -86,7 +86,7 @@ async def test_ctrl_c_drains_and_the_same_command_continues(folder: Path) -> Non
     async with started(folder, *endless) as command:
         await command.expect(f"solver step {steps + 1}/")
         command.process.send_signal(signal.SIGTERM)
-        assert await command.end() == 0, command.output
+        assert await command.end() == ENDED_EARLY, command.output
 
 
 @pytest.mark.slow
@@ -107,7 +107,7 @@ async def test_a_live_run_refuses_a_second_up_and_answers_status(folder: Path) -
         assert json.loads(output)["run"] == "demo"
 
         command.process.send_signal(signal.SIGINT)
-        assert await command.end() == 0
+        assert await command.end() == ENDED_EARLY
     code, output = await finished(folder, "status", "--folder", "runs/demo")
     assert code == 1
     assert "run demo is not running; `astraflow up run.toml --set " in output
@@ -166,7 +166,7 @@ async def test_a_drained_actor_is_replaced_while_the_run_goes_on(folder: Path) -
         os.kill(child_pid(command.process.pid, "--role rollout"), signal.SIGTERM)
         await command.expect("rollout-local-0 ended before the run did; starting it again")
         command.process.send_signal(signal.SIGINT)
-        assert await command.end() == 0, command.output
+        assert await command.end() == ENDED_EARLY, command.output
 
 
 async def test_a_killed_up_takes_everything_with_it(folder: Path) -> None:
@@ -205,7 +205,7 @@ async def test_another_machine_joins_with_the_printed_line(folder: Path) -> None
         assert code == 1
         assert "credentials" in output
         command.process.send_signal(signal.SIGINT)
-        assert await command.end() == 0
+        assert await command.end() == ENDED_EARLY
 
 
 async def test_a_taken_port_is_a_sentence(folder: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from astraflow.bus import EmbeddedServer
 from astraflow.messages import MemberState
 from astraflow.ports import free_port
-from tests.cli.toyrun import ENDLESS, Command, finished, sets, started, write_toy
+from tests.cli.toyrun import ENDED_EARLY, ENDLESS, Command, finished, sets, started, write_toy
 from tests.e2e.liverun import QUICK, bus_of, connection_to, episode_from, members
 from tests.e2e.processes import pid_of
 from tests.support import eventually, kill
@@ -49,13 +49,13 @@ async def test_nodes_come_and_go_while_a_run_goes_on_and_leave_when_it_is_stoppe
                 await top.expect("solver step ")
                 code, output = await finished(folder, "stop")
                 assert (code, "run demo stops" in output) == (0, True), output
-                assert [await node.end(), await top.end(), await first_up.end()] == [0, 0, 0], node.output
+                assert [await node.end(), await top.end(), await first_up.end()] == [0, 0, ENDED_EARLY], node.output
         assert "the same command continues this run" in first_up.output
     async with started(folder, *up) as second_up:  # it goes on where the checkpoints are
         line = await second_up.expect("solver step ")
         assert int(line.split("solver step ")[1].split("/")[0]) > 3
         second_up.process.send_signal(signal.SIGTERM)
-        assert await second_up.end() == 0
+        assert await second_up.end() == ENDED_EARLY
 
 
 async def works_and_is_drained(folder: Path, join: list[str], bus) -> None:
@@ -124,7 +124,7 @@ async def test_a_node_outlives_its_server_and_starts_nothing_before_it_is_back(
                 await node.expect(f"rollout-{name}-0 is joining")
                 code, output = await finished(folder, "stop", *join_to_url(join))
                 assert code == 0, output
-                assert [await node.end(), await up.end()] == [0, 0], node.output
+                assert [await node.end(), await up.end()] == [0, ENDED_EARLY], node.output
             finally:
                 await server.stop()
 

@@ -11,7 +11,7 @@ from astraflow.bus import Bus
 from astraflow.ports import free_port
 from astraflow.view.status import read_status
 from astraflow.view.status_text import COLUMNS, LINES
-from tests.cli.toyrun import ENDLESS, TOY, finished, sets, started, write_toy
+from tests.cli.toyrun import ENDED_EARLY, ENDLESS, TOY, finished, sets, started, write_toy
 from tests.e2e.liverun import QUICK, bus_of, connection_to
 from tests.support import eventually
 
@@ -52,7 +52,7 @@ async def test_who_is_missing_and_who_waits_is_said_in_sentences(tmp_path: Path)
         assert "trainer solver waits for batch 1: 0 of 2 groups" in output
         assert "!  0 rollout nodes: tasks wait" in output
         up.process.send_signal(signal.SIGTERM)
-        assert await up.end() == 0
+        assert await up.end() == ENDED_EARLY
 
 
 async def two_problems(bus: Bus) -> tuple[str, ...]:
@@ -92,7 +92,7 @@ async def test_a_blocked_loop_and_code_that_a_node_lacks_are_named(tmp_path: Pat
                 node.process.send_signal(signal.SIGTERM)
                 assert await node.end() == 0
         up.process.send_signal(signal.SIGTERM)
-        assert await up.end() == 0
+        assert await up.end() == ENDED_EARLY
 
 
 async def page_without_problems(folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""What a process tells by its end: exit codes of actors, and the last lines of its log."""
+"""What a process tells by its end: exit codes, and its log's last lines. 1 is a failure, 2 a wrong use of the CLI."""
 
 import signal
 from pathlib import Path
@@ -6,6 +6,8 @@ from pathlib import Path
 EXIT_USER = 3
 EXIT_FENCED = 4
 """Another process took over; a restart waits until it is needed again, so it is no loop."""
+EXIT_ENDED_EARLY = 5
+"""Of `up`: a person or a notice ended the run before its end; the same command goes on."""
 
 
 def last_line(file: Path, *, tail_bytes: int = 8192) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from astraflow.config import SglangSection
 from astraflow.errors import EngineError
+from astraflow.extras import install_hint
 
 OLDEST, BELOW = (0, 5, 23), (0, 6)  # the extra `sglang` and `make sglang` name the same range
 RANGE = "sglang>=0.5.23,<0.6"
@@ -30,7 +31,7 @@ def lacks_sglang(section: SglangSection) -> str:
     """Why this machine can't have such an engine; "" = nothing speaks against it. Nothing is imported or started."""
     missing = [name for name in ("aiohttp", "torch") if importlib.util.find_spec(name) is None]
     if missing:
-        return f"{' and '.join(missing)} can't be imported here; install astraflow[sglang]"
+        return f"{' and '.join(missing)} can't be imported here; {install_hint('sglang')}"
     if section.url:
         return ""
     try:

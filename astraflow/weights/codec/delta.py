@@ -1,7 +1,7 @@
 """A sparse update as bytes: the delta that travels between a trainer and its replicas.
 
-Not here: how changes are found (`differences.py`) or applied (`host_copy.py`), how integers become bytes (`byte_coding.py`), the
-frame around them (`payload.py`).
+Not here: how changes are found (`differences.py`) or applied (`host_copy.py`), how integers become bytes
+(`byte_coding.py`), the frame around them (`payload.py`).
 Invariant: decode(encode(base, new)) turns base into new to the last bit. Decoding hostile bytes raises WeightsError or
 gives an update that fits the model, in at most 48 bytes of memory per element of that model.
 
