@@ -171,7 +171,18 @@ class Session:
         except (TimeoutError, NoAnswerError) as exc:  # it may be our own loop that was late
             raise LinkLostError(f"nats-server doesn't answer within {timeout_s:g} s") from exc
 
-    async def withdraw(self, subscription: "Subscription") -> None:
+    async def end_feed(self, feed: Feed, *, at_once: bool) -> None:
+        """See `FeedSession.end_feed`."""
+        self.feeds.discard(feed)
+        if feed.subscription is None or self.lost.is_set():
+            return
+        if at_once:
+            await self.quiet(feed.subscription.unsubscribe())
+        else:
+            with suppress(LinkLostError):
+                await self._withdraw(feed.subscription)
+
+    async def _withdraw(self, subscription: "Subscription") -> None:
         """Unsubscribe at the server first, and here only when what was under way has arrived."""
         await self.quiet(self._client._send_unsubscribe(subscription._id))  # the public one drops what is under way
         await self.flush(5.0)

@@ -98,7 +98,7 @@ class Topology:
         return f"{self.root}.weights.{_name(policy, 'policy')}.manifest"
 
     def weight_part(self, policy: str, epoch: int) -> str:
-        """Prefix of the parts of a policy's versions; `put_parts` appends .<digest>."""
+        """Prefix of the parts of a policy's versions; `Parts.put` appends .<digest>."""
         return f"{self.root}.weights.{_name(policy, 'policy')}.{epoch}.{PART}"
 
     def decision(self) -> str:

@@ -104,7 +104,7 @@ class ActorContext:
     def member(self, *, loop_lag_s: float = 0.0, stuck_frame: str = "") -> Member:
         """The presence record as of now."""
         sentence, since = self._waiting
-        blocked, blocked_since = self.bus.waiting()
+        blocked, blocked_since = self.bus.waits.sentence()
         if time.time() - blocked_since < BLOCKED_AFTER_S:
             blocked, blocked_since = "", 0.0
         return Member(

@@ -26,10 +26,10 @@ from astraflow.weights.transfer.update_plan import Path, plan
 
 async def follow_heads(bus: Bus, policy: str) -> AsyncGenerator[Head, None]:
     """The policy's head, now and whenever it moves, once what it points to is here. Leave it only inside `aclosing`."""
-    async with aclosing(bus.kv_watch(f"head.{policy}")) as updates:
+    async with aclosing(bus.kv.watch(f"head.{policy}")) as updates:
         async for update in updates:
             if isinstance(update.message, Head):
-                await bus.reached(bus.topology.weights(policy), update.message.manifest_sequence)
+                await bus.logs.reached(bus.topology.weights(policy), update.message.manifest_sequence)
                 yield update.message
 
 
@@ -79,7 +79,7 @@ class WeightFollower:
             try:
                 return await self._advance(head, afresh=afresh)
             except WeightsError:
-                newer = await self._bus.kv_get(f"head.{self._policy}")
+                newer = await self._bus.kv.get(f"head.{self._policy}")
                 if exactly or newer is None or not isinstance(newer.message, Head) or not _later(newer.message, head):
                     raise
                 head = newer.message
@@ -121,7 +121,7 @@ class WeightFollower:
 
     async def _read(self, sequence: int) -> Manifest | None:
         try:
-            entry = await self._bus.log_entry(self._stream, sequence)
+            entry = await self._bus.logs.entry(self._stream, sequence)
         except MessageError as exc:
             raise WeightsError(f"the manifest at {sequence} of {self._stream} can't be read: {exc}") from exc
         if entry is not None and not isinstance(entry.message, Manifest):
@@ -137,7 +137,7 @@ class WeightFollower:
 
     async def _file(self, manifest: Manifest, entry: FileEntry) -> bytes:
         subject = self._bus.topology.weight_part(manifest.policy, manifest.epoch)
-        data = bytes(await self._bus.get_parts(self._stream, subject, entry.parts))
+        data = bytes(await self._bus.parts.get(self._stream, subject, entry.parts))
         if (
             await asyncio.to_thread(hashlib.sha256, data)
         ).hexdigest() != entry.digest:  # a tokenizer.json has megabytes
