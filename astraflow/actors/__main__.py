@@ -17,14 +17,13 @@ from astraflow.actors.base.connection import add_flags, from_flags
 from astraflow.actors.base.exits import EXIT_FENCED, EXIT_USER
 from astraflow.actors.base.logs import log_to_stderr
 from astraflow.errors import BusError, ConfigError, FencedError, TrainingError
-
-ROLES = ("policy", "rollout", "dataflow", "trainer", "recorder")
+from astraflow.messages.roles import Role
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
     """The command line that the node writes."""
     parser = argparse.ArgumentParser(prog="python -m astraflow.actors")
-    parser.add_argument("--role", required=True, choices=ROLES)
+    parser.add_argument("--role", required=True, choices=Role.drain_order())
     parser.add_argument("--name", required=True, help="unique in the run, e.g. rollout-local-0")
     parser.add_argument("--run", required=True)
     parser.add_argument("--folder", required=True, type=Path, help="the run folder on this machine")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from astraflow.cli.arguments import Verbs, add_verb
 from astraflow.cli.where import add_where, run_bus, where
 from astraflow.errors import BusError, ConfigError
+from astraflow.messages.roles import Role
 
 if TYPE_CHECKING:
     from astraflow.actors.base.connection import Connection
@@ -47,7 +48,7 @@ async def _drain(connection: "Connection", run_name: str, target: str, *, wait: 
     from astraflow.node.orders import order_drain
     from astraflow.view.status import read_view
 
-    async with run_bus(connection, run_name, producer="drain", role="user") as bus:
+    async with run_bus(connection, run_name, producer="drain", role=Role.USER) as bus:
         view = await read_view(bus)
         _check(view, target)
         assert view.config is not None

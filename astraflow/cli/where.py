@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from astraflow.cli.arguments import add_connection, connection_of
 from astraflow.errors import BusError, ConfigError
+from astraflow.messages.roles import Role
 
 if TYPE_CHECKING:
     from astraflow.actors.base.connection import Connection
@@ -42,15 +43,15 @@ def where(args: argparse.Namespace) -> tuple["Connection", str]:
 
 @asynccontextmanager
 async def run_bus(
-    connection: "Connection", run_name: str, *, producer: str, role: str = "observer"
+    connection: "Connection", run_name: str, *, producer: str, role: Role = Role.OBSERVER
 ) -> AsyncIterator["Bus"]:
     """The bus of a run that is there. `role`: whose key, of a folder of them. Raises ConfigError, BusError."""
-    from astraflow.bus import Bus, BusRole, topology_of
+    from astraflow.bus import Bus, topology_of
     from astraflow.config import from_json
     from astraflow.node.record import fetch_record
 
-    options = connection.options(BusRole(role))
-    record = await fetch_record(connection, run_name, BusRole(role))
+    options = connection.options(role)
+    record = await fetch_record(connection, run_name, role)
     topology = topology_of(from_json(record.config_json), region=connection.region)
     async with Bus.connect(options, topology, producer=producer) as bus:
         yield bus

@@ -25,6 +25,7 @@ from astraflow.actors.recorder.summary import BusFacts, Summary, build_summary, 
 from astraflow.bus import Bus, Cursor
 from astraflow.messages import Episode, Event, Head, Ledger, MemberState, Metrics, Progress
 from astraflow.messages.metric_names import RECORDER_EPISODES, RECORDER_EVENTS, RECORDER_METRICS
+from astraflow.messages.roles import Role
 from astraflow.view.history import EpisodeTotals, History
 from astraflow.view.jsonl_lines import encode_line, read_episodes, read_metrics
 
@@ -34,7 +35,7 @@ LOCK_FILE = ".recorder.lock"
 LOCK_EVERY_S = 0.5  # a file lock can't be watched
 QUEUE_LINES = 1024  # read from a log and not written yet, per file
 COMMIT_LINES = 1024
-LAST = ("recorder", "node", "region")  # they leave after the others, or stay
+LAST = (Role.RECORDER, Role.NODE, Role.REGION)  # they leave after the others, or stay
 COMMIT_EVERY_S = 0.5  # a commit is two fsyncs: more often would only wear the disk
 
 T = TypeVar("T")

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from astraflow.bus import Bus
 from astraflow.messages import Member, MemberState
 from astraflow.messages.metric_names import ROLLOUT_SLOTS
+from astraflow.messages.roles import Role
 
 
 class RegionMembers:
@@ -52,8 +53,9 @@ class RegionMembers:
         """Episodes that can be played here at once, of one environment or of any: every policy must be served here."""
         ready = [m for m in self.alive() if m.state is MemberState.READY]
         if any(
-            not any(m.policy == policy for m in ready if m.role == "policy") for policy in self._bus.topology.policies
+            not any(m.policy == policy for m in ready if m.role == Role.POLICY)
+            for policy in self._bus.topology.policies
         ):
             return 0
-        rollouts = [m for m in ready if m.role == "rollout"]
+        rollouts = [m for m in ready if m.role == Role.ROLLOUT]
         return sum(int(m.gauges.get(ROLLOUT_SLOTS, 0)) for m in rollouts if env not in m.unserved)
