@@ -13,7 +13,7 @@ import msgspec
 from astraflow.config import RunConfig, from_json
 from astraflow.messages import Event, Head, Ledger, Member, MemberState, Message, Progress, Region, RunRecord
 from astraflow.messages.metric_names import (
-    DATAFLOW_BUFFERED_GROUPS,
+    DATAFLOW_READY_GROUPS,
     DATAFLOW_REWARD_ALL,
     POLICY_TOKENS_PER_S,
     POLICY_VERSION,
@@ -125,7 +125,7 @@ class RunView:
     def _groups_ready(self, role: str, policy: str, sentence: str) -> str:
         """How much of the batch that a trainer waits for is there."""
         trainer = self.config.policies[policy].trainer if self.config and policy in self.config.policies else None
-        gauge = f"{DATAFLOW_BUFFERED_GROUPS}.{policy}"
+        gauge = DATAFLOW_READY_GROUPS.of(policy)
         ready = [int(m.gauges[gauge]) for m in self.alive(Role.DATAFLOW) if gauge in m.gauges]
         if role != Role.TRAINER or trainer is None or not ready or not sentence.startswith("batch "):
             return ""

@@ -38,7 +38,7 @@ from astraflow.messages import (
     RunRecord,
     SampleBatch,
 )
-from astraflow.messages.metric_names import DATAFLOW, DATAFLOW_BUFFERED_GROUPS, EVAL
+from astraflow.messages.metric_names import DATAFLOW, DATAFLOW_READY_GROUPS, EVAL
 from astraflow.models.tokenizer import utf8
 
 INBOX_SIZE = 1024  # inputs that wait for the driver; readers block beyond it
@@ -119,7 +119,7 @@ class Dataflow:
             await self._save_when_due()
             self._ctx.waits_for(self._core.waits_for())
             for policy, groups in self._core.groups_ready().items():
-                self._ctx.gauge(f"{DATAFLOW_BUFFERED_GROUPS}.{policy}", groups)
+                self._ctx.gauge(DATAFLOW_READY_GROUPS.of(policy), groups)
             item = await self._ctx.unless_stopped(self._next_input())
             if item is not None:
                 self._take(item)

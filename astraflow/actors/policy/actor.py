@@ -20,6 +20,7 @@ from astraflow.actors.policy.reply_stream import ReplyStream
 from astraflow.actors.policy.served import ServedVersion
 from astraflow.actors.policy.updates import Updates
 from astraflow.bus import Delivery
+from astraflow.bus.counters import bus_gauges
 from astraflow.engines.base import EngineRequest, PolicyEngine, TokenStream
 from astraflow.errors import EngineError
 from astraflow.messages import Decoded, GenCancel, GenRequest, Head, MemberState
@@ -31,7 +32,6 @@ from astraflow.messages.metric_names import (
     POLICY_TOKENS_PER_S,
     POLICY_VERSION,
     POLICY_WAITING,
-    bus_gauges,
 )
 from astraflow.weights.transfer.follower import WeightFollower
 

@@ -24,6 +24,7 @@ from astraflow.actors.rollout.stats import RolloutStats
 from astraflow.actors.rollout.suspects import Suspects
 from astraflow.actors.rollout.tokenizers import fetch_tokenizers
 from astraflow.bus import Delivery, WorkQueue
+from astraflow.bus.counters import bus_gauges
 from astraflow.envs.agents import Agent, AgentEnv, check_agent
 from astraflow.envs.base import Environment
 from astraflow.envs.registry import EXTERNAL, build_env, find_agent
@@ -37,7 +38,6 @@ from astraflow.messages.metric_names import (
     ROLLOUT_RUNNING,
     ROLLOUT_SLOTS,
     ROLLOUT_WASTED_CHUNKS,
-    bus_gauges,
 )
 
 MAX_DELIVERIES = 20  # a task that was handed out this often without a record is poison

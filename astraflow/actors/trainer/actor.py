@@ -49,7 +49,6 @@ from astraflow.messages.metric_names import (
     TRAIN_WAIT_S,
     TRAINER_STEP,
     TRAINER_VERSION,
-    named,
 )
 from astraflow.weights.transfer.full_store import FullStore, full_store
 from astraflow.weights.transfer.publisher import RECENT_VERSIONS, WeightPublisher
@@ -245,7 +244,7 @@ class Trainer:
     async def _tell_metrics(self, batch: SampleBatch, report: StepReport, *, seconds: float, wait_s: float) -> None:
         samples = batch.samples
         values: dict[str, float] = {
-            **named(TRAIN, report.metrics),
+            **report.metrics,
             TRAIN_SAMPLES: len(samples),
             TRAIN_GROUPS: len(batch.group_ids),
             TRAIN_SECONDS: seconds,
