@@ -3,7 +3,6 @@
 from astraflow.bus.bus import Bus
 from astraflow.bus.core import CoreFeed
 from astraflow.bus.deadletters import DeadLetter
-from astraflow.bus.faults import ApiError
 from astraflow.bus.kv import KvEntry, KvUpdate
 from astraflow.bus.leaf import HUB_DOMAIN, HubDoor, LeafDoor
 from astraflow.bus.log import Cursor, LogEntry
@@ -18,7 +17,6 @@ from astraflow.bus.trust import BusOptions
 
 __all__ = [
     "HUB_DOMAIN",
-    "ApiError",
     "Bus",
     "BusOptions",
     "BusRole",

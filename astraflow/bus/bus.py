@@ -19,7 +19,6 @@ from astraflow.bus.claims import Claims
 from astraflow.bus.core import CoreFeed, open_core_feed
 from astraflow.bus.deadletters import DeadLetter, DeadLetters
 from astraflow.bus.ensure import ensure
-from astraflow.bus.faults import DeniedError, LinkLostError
 from astraflow.bus.kv import Kv, KvEntry, KvUpdate
 from astraflow.bus.link import Link
 from astraflow.bus.log import Cursor, LogEntry, Logs
@@ -34,7 +33,7 @@ from astraflow.bus.session import Session
 from astraflow.bus.topology import Topology, check_token
 from astraflow.bus.trust import BusOptions
 from astraflow.concurrency import Background
-from astraflow.errors import BusError
+from astraflow.errors import BusError, DeniedError, LinkLostError
 from astraflow.messages import Envelope, Event, Message, Metrics, PartRef, RunRecord, encode, encode_envelope
 
 log = logging.getLogger(__name__)

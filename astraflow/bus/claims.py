@@ -13,20 +13,11 @@ import msgspec
 
 from astraflow.bus.link import Link
 from astraflow.bus.parts import Parts, cut, part_size
-from astraflow.bus.publish import (
-    DUPLICATE_IN_BATCH,
-    EXPECTED,
-    MSG_ID,
-    TTL,
-    ConflictError,
-    PublishAck,
-    Publisher,
-    Stored,
-)
+from astraflow.bus.publish import DUPLICATE_IN_BATCH, EXPECTED, MSG_ID, TTL, PublishAck, Publisher, Stored
 from astraflow.bus.rows import DAY_S, PART, Row
 from astraflow.bus.session import Session
 from astraflow.bus.topology import Topology
-from astraflow.errors import BusError, MessageError, WeightsError
+from astraflow.errors import BusError, ConflictError, MessageError, WeightsError
 from astraflow.messages import PartRef
 
 CLAIM = "Af-Claim"  # header that marks a claim

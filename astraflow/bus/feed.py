@@ -7,8 +7,7 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from astraflow.bus.faults import LinkLostError
-from astraflow.errors import BusError
+from astraflow.errors import BusError, LinkLostError
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg

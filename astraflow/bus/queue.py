@@ -17,13 +17,12 @@ from astraflow.bus.admit import admit
 from astraflow.bus.claims import CLAIM, Claims
 from astraflow.bus.deadletters import DeadLetters
 from astraflow.bus.ensure import SECOND_NS, ensure
-from astraflow.bus.faults import ApiError, DeniedError, LinkLostError, NoAnswerError
 from astraflow.bus.feed import HEARTBEAT, Feed
 from astraflow.bus.link import Link
 from astraflow.bus.session import Session
 from astraflow.bus.topology import Topology
 from astraflow.concurrency import Background
-from astraflow.errors import MessageError
+from astraflow.errors import ApiError, DeniedError, LinkLostError, MessageError, NoAnswerError
 from astraflow.messages import Envelope
 
 if TYPE_CHECKING:

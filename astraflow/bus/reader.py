@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from astraflow.bus.ensure import SECOND_NS
-from astraflow.bus.faults import ApiError, LinkLostError, NoAnswerError
 from astraflow.bus.feed import HEARTBEAT, Feed
 from astraflow.bus.link import Link
 from astraflow.bus.publish import Stored
 from astraflow.bus.queue import AckTokens
 from astraflow.bus.session import Session
-from astraflow.errors import BusError, CursorError
+from astraflow.errors import ApiError, BusError, ConsumerLostError, CursorError, LinkLostError, NoAnswerError
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -68,10 +67,6 @@ class Raw:
 
     stored: Stored
     pending: int
-
-
-class ConsumerLostError(BusError):
-    """The consumer is gone or has skipped; a new one can go on."""
 
 
 async def read_raw(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from astraflow.bus.faults import DeniedError
+from astraflow.errors import DeniedError
 
 if TYPE_CHECKING:
     from nats.aio.client import Client

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from astraflow.cli import agent, bus, check, drain, evaluate, node, status, stop, submit, top, up, version, weights
+from astraflow.concurrency import innermost
 from astraflow.errors import AstraflowError, ConfigError
 
 EXIT_FAILED, EXIT_USER, EXIT_INTERRUPTED = 1, 2, 130
@@ -38,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except AstraflowError as exc:
         return _complain(exc)
     except ExceptionGroup as group:
-        error = _leaf(group)
+        error = innermost(group)
         if not isinstance(error, AstraflowError):
             raise
         return _complain(error)
@@ -54,12 +55,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _complain(error: AstraflowError) -> int:
     sys.stderr.write(f"astraflow: {error}\n")
     return EXIT_USER if isinstance(error, ConfigError) else EXIT_FAILED
-
-
-def _leaf(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 if __name__ == "__main__":

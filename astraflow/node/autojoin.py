@@ -13,6 +13,7 @@ from contextlib import aclosing, suppress
 from dataclasses import replace
 
 from astraflow.actors.base.context import ActorContext
+from astraflow.concurrency import wait_at_most
 from astraflow.errors import BusError, MessageError
 from astraflow.messages import Manifest
 from astraflow.messages.metric_names import NODE_FREE_SLOTS
@@ -59,9 +60,7 @@ class AutoJoin:
                 self._changed.clear()
                 await self._consider(supervisor)
                 await asyncio.sleep(LOOK_EVERY_S / 2)  # members tell much; not every word is worth a look
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_EVERY_S / 2):
-                        await self._changed.wait()
+                await wait_at_most(self._changed, LOOK_EVERY_S / 2)
             watching.cancel()
         supervisor.close()
 

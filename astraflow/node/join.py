@@ -18,6 +18,7 @@ from rich.console import Console
 
 from astraflow.actors.base.connection import Connection
 from astraflow.bus import Bus, topology_of
+from astraflow.concurrency import first_of
 from astraflow.config import from_json
 from astraflow.messages import RunRecord
 from astraflow.node.autojoin import AutoJoin
@@ -108,13 +109,6 @@ async def _open_run(
     told = asyncio.Event()
     stopper.attach(drain=told.set, kill=told.set, sentence="")
     report = partial(say, console)
-    async with asyncio.TaskGroup() as group:
-        waiting = group.create_task(open_run(connection, options.run, report))
-        leaving = (
-            group.create_task(told.wait()),
-            group.create_task(options.preemption.noticed(report=report)),
-        )
-        await asyncio.wait((waiting, *leaving), return_when=asyncio.FIRST_COMPLETED)
-        for task in (waiting, *leaving):
-            task.cancel()
-    return None if waiting.cancelled() else waiting.result()
+    return await first_of(
+        open_run(connection, options.run, report), told.wait(), options.preemption.noticed(report=report)
+    )

@@ -15,6 +15,7 @@ from astraflow.actors.base.exits import last_lines
 from astraflow.actors.base.heartbeat import Heartbeat
 from astraflow.actors.base.run_record import read_record
 from astraflow.bus import Bus, BusOptions
+from astraflow.concurrency import innermost
 from astraflow.config import from_json
 from astraflow.errors import BusError, ConfigError
 from astraflow.messages import MemberState, Progress, RunRecord
@@ -111,7 +112,7 @@ async def _view(view: Callable[[asyncio.Event], Awaitable[None]], over: asyncio.
     try:
         await view(over)
     except* Exception as group:  # noqa: BLE001 - the supervisor: the run goes on without being watched
-        say(console, f"the live view ended: {group.exceptions[0]}", style="yellow")
+        say(console, f"the live view ended: {innermost(group)}", style="yellow")
 
 
 def report_failure(failure: Failure, console: Console) -> int:

@@ -20,7 +20,7 @@ from astraflow.messages.metric_names import POLICY_WANTS_FULL, WEIGHTS, WEIGHTS_
 from astraflow.models.toy import TOY_TENSOR, toy_model
 from astraflow.weights.codec.tensors import HostTensor
 from astraflow.weights.transfer import publisher as publishing_limits
-from astraflow.weights.transfer import rank as rank_limits
+from astraflow.weights.transfer import rank_share as rank_limits
 from astraflow.weights.transfer.follower import WeightFollower
 from astraflow.weights.transfer.publisher import WeightPublisher
 from astraflow.weights.transfer.rank_share import Contribution, LocalRank, StoreOrder

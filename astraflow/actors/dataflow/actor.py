@@ -24,6 +24,7 @@ from astraflow.actors.dataflow.restore import Restored, restore
 from astraflow.actors.dataflow.store import StoredState
 from astraflow.actors.dataflow.users import Users
 from astraflow.bus import LogEntry
+from astraflow.concurrency import Background
 from astraflow.dataflow.core import DataflowCore
 from astraflow.envs.registry import build_env
 from astraflow.errors import FencedError
@@ -50,10 +51,6 @@ _log = logging.getLogger(__name__)
 
 Depths: TypeAlias = dict[str, int]  # messages that wait, per queue
 Input: TypeAlias = LogEntry | Progress | Depths
-
-
-class _Stop(Exception):
-    """Ends the task group from inside."""
 
 
 class Dataflow:
@@ -268,14 +265,11 @@ async def run(ctx: ActorContext) -> None:
 
 async def _lead(ctx: ActorContext, dataflow: Dataflow) -> None:
     ctx.set_state(MemberState.READY)
-    try:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(dataflow.read_episodes())
-            group.create_task(dataflow.read_users())
-            group.create_task(dataflow.watch_progress())
-            group.create_task(dataflow.watch_queues())
-            await dataflow.drive()
-            raise _Stop
-    except* _Stop:
-        await dataflow.save()
-        _log.info("dataflow drained", extra={"actor": ctx.name})
+    async with Background() as background:
+        background.start(dataflow.read_episodes())
+        background.start(dataflow.read_users())
+        background.start(dataflow.watch_progress())
+        background.start(dataflow.watch_queues())
+        await dataflow.drive()
+    await dataflow.save()
+    _log.info("dataflow drained", extra={"actor": ctx.name})

@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from astraflow.actors.base.context import ActorContext
-from astraflow.actors.base.diskfull import ROOM_EVERY_S, DiskFullError
+from astraflow.actors.base.diskfull import ROOM_EVERY_S
 from astraflow.actors.base.members import left
 from astraflow.actors.recorder.curves import draw_curves
 from astraflow.actors.recorder.jsonl import JsonLines, replace_durably
 from astraflow.actors.recorder.summary import BusFacts, Summary, build_summary, encode_summary
 from astraflow.bus import Bus, Cursor
+from astraflow.concurrency import innermost
+from astraflow.errors import DiskFullError
 from astraflow.messages import Episode, Event, Head, Ledger, MemberState, Metrics, Progress
 from astraflow.messages.metric_names import RECORDER_EPISODES, RECORDER_EVENTS, RECORDER_METRICS
 from astraflow.messages.roles import Role
@@ -165,10 +167,7 @@ async def run(ctx: ActorContext) -> None:
     try:
         await _record(ctx)
     except* DiskFullError as group:
-        error: BaseException = group
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        await ctx.bus.event("error", "disk-full", f"{ctx.name} stops: {error}")
+        await ctx.bus.event("error", "disk-full", f"{ctx.name} stops: {innermost(group)}")
         raise
 
 

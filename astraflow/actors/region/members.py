@@ -1,11 +1,11 @@
 """Who is in a region, by the member records that its actors write there. It tells nobody (`presence.py`)."""
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Iterable
 
 from astraflow.bus import Bus
+from astraflow.concurrency import wait_at_most
 from astraflow.messages import Member, MemberState
 from astraflow.messages.metric_names import ROLLOUT_SLOTS
 from astraflow.messages.roles import Role
@@ -34,9 +34,7 @@ class RegionMembers:
     async def news(self, within_s: float) -> None:
         """Returns when a record comes, or the time is over: a record that expires is news without a message."""
         self._news.clear()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(within_s):
-                await self._news.wait()
+        await wait_at_most(self._news, within_s)
 
     def take(self) -> Iterable[Member]:
         """The records since the last call, the newest of each actor."""

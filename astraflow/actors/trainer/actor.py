@@ -17,7 +17,7 @@ from typing import TypeVar
 import msgspec
 
 from astraflow.actors.base.context import ActorContext
-from astraflow.actors.base.diskfull import ROOM_EVERY_S, DiskFullError, naming_full
+from astraflow.actors.base.diskfull import ROOM_EVERY_S, naming_full
 from astraflow.actors.base.lease import HeldLease, lease
 from astraflow.actors.base.owned_key import OwnedKey
 from astraflow.actors.trainer.checkpoints import CheckpointState
@@ -33,7 +33,7 @@ from astraflow.actors.trainer.resume import (
 )
 from astraflow.bus import LogEntry
 from astraflow.config import TrainerSection
-from astraflow.errors import MessageError, TrainingError
+from astraflow.errors import DiskFullError, MessageError, TrainingError
 from astraflow.learners.base import Learner, StepReport
 from astraflow.messages import MemberState, Metrics, Progress, SampleBatch, VersionStep
 from astraflow.messages.metric_names import (

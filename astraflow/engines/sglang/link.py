@@ -16,14 +16,13 @@ from astraflow.config import EngineSection
 from astraflow.engines.architecture import read_facts
 from astraflow.engines.sglang.admission import Admission, Pressure
 from astraflow.engines.sglang.attach import AttachedServer, server_info, shares_folder
-from astraflow.engines.sglang.client import Client, RefusedError
-from astraflow.engines.sglang.completion import ForeignWeightsError
+from astraflow.engines.sglang.client import Client
 from astraflow.engines.sglang.labels import Labels
 from astraflow.engines.sglang.launch import LaunchedServer
 from astraflow.engines.sglang.metrics import read_pressure
 from astraflow.engines.sglang.scratch import Scratch
-from astraflow.engines.sglang.updates import APPLY, DeltaWay, DiskWay, NotSharedError, TensorsWay, Way, untraceable
-from astraflow.errors import EngineError
+from astraflow.engines.sglang.updates import APPLY, DeltaWay, DiskWay, TensorsWay, Way, untraceable
+from astraflow.errors import EngineError, ForeignWeightsError, NotSharedError, RefusedError
 from astraflow.messages.metric_names import (
     POLICY_CACHE_HIT_RATE,
     POLICY_KV_USAGE,
