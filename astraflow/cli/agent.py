@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from astraflow.cli.arguments import Verbs, add_connection, add_verb, connection_of
 from astraflow.errors import ConfigError
-from astraflow.messages.roles import Role
 
 if TYPE_CHECKING:
     from astraflow.envs.agents import Agent
@@ -38,6 +37,7 @@ def run(args: argparse.Namespace) -> int:
     from astraflow.actors.base.acting import Identity, act
     from astraflow.actors.base.logs import log_to_stderr
     from astraflow.actors.rollout import actor as rollout
+    from astraflow.messages.roles import Role
     from astraflow.node.join import node_name
 
     agents = agents_in(args.file)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from astraflow.cli.arguments import Verbs, add_verb
 from astraflow.cli.where import add_where, run_bus, where
 from astraflow.errors import BusError, ConfigError
-from astraflow.messages.roles import Role
 
 if TYPE_CHECKING:
     from astraflow.actors.base.connection import Connection
@@ -45,6 +44,7 @@ def run(args: argparse.Namespace) -> int:
 
 async def _drain(connection: "Connection", run_name: str, target: str, *, wait: bool) -> None:
     from astraflow.actors.base.members import left
+    from astraflow.messages.roles import Role
     from astraflow.node.orders import order_drain
     from astraflow.view.status import read_view
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from astraflow.cli.arguments import Verbs, add_verb
 from astraflow.cli.where import add_where, run_bus, where
-from astraflow.messages.roles import Role
 
 if TYPE_CHECKING:
     from astraflow.actors.base.connection import Connection
@@ -39,6 +38,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _stop(connection: "Connection", run_name: str) -> str:
+    from astraflow.messages.roles import Role
     from astraflow.node.orders import stop_run
 
     async with run_bus(connection, run_name, producer="stop", role=Role.ADMIN) as bus:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from astraflow.cli.arguments import add_connection, connection_of
 from astraflow.errors import BusError, ConfigError
-from astraflow.messages.roles import Role
 
 if TYPE_CHECKING:
     from astraflow.actors.base.connection import Connection
     from astraflow.bus import Bus
+    from astraflow.messages.roles import Role
     from astraflow.node.runfolder import RunFolder
 
 RUNS = Path("runs")
@@ -43,13 +43,15 @@ def where(args: argparse.Namespace) -> tuple["Connection", str]:
 
 @asynccontextmanager
 async def run_bus(
-    connection: "Connection", run_name: str, *, producer: str, role: Role = Role.OBSERVER
+    connection: "Connection", run_name: str, *, producer: str, role: "Role | None" = None
 ) -> AsyncIterator["Bus"]:
-    """The bus of a run that is there. `role`: whose key, of a folder of them. Raises ConfigError, BusError."""
+    """The bus of a run that is there. `role`: whose key; None = an observer's. Raises ConfigError, BusError."""
     from astraflow.bus import Bus, topology_of
     from astraflow.config import from_json
+    from astraflow.messages.roles import Role
     from astraflow.node.record import fetch_record
 
+    role = role or Role.OBSERVER
     options = connection.options(role)
     record = await fetch_record(connection, run_name, role)
     topology = topology_of(from_json(record.config_json), region=connection.region)
