@@ -1,18 +1,33 @@
 """Every error that AstraFlow raises on purpose, by who must act on it.
 
     AstraflowError
-    ├── ConfigError      the user: run file, flags, names, missing folders
-    ├── BusError         the operator: server unreachable, credentials, streams, storage
-    │   ├── FencedError  nobody: another incarnation took over, this one must exit
-    │   └── CursorError  the operator: a log and a stored position in it disagree
-    ├── MessageError     the producer of a message: malformed, oversized, unknown type or version
-    ├── EnvError         the author of an environment or reward
-    │   ├── GraderError  the author of a grader: judging an answer failed
-    │   └── BudgetError  the author of an agent: the episode has spent its calls or tokens
-    ├── EngineError      the operator of a policy engine
-    ├── WeightsError     the publisher of a version: digest, shape or base mismatch
-    └── TrainingError    the author of the run: training diverged or can't go on from what is there
+    ├── ConfigError                the user: run file, flags, names, missing folders
+    │   ├── NotHereError           the user: a model isn't in the cache and may not be downloaded now
+    │   └── DiskFullError          the user: the run folder has no room
+    ├── BusError                   the operator: server unreachable, credentials, streams, storage
+    │   ├── FencedError            nobody: another incarnation took over, this one must exit
+    │   ├── CursorError            the operator: a log and a stored position in it disagree
+    │   ├── LinkLostError          nobody: the connection ended, the next session tries again
+    │   ├── NoAnswerError          nobody: nothing answers yet, the caller tries again
+    │   ├── DeniedError            the operator: the credentials don't allow it
+    │   ├── ApiError               the caller: nats-server refused a request, with its code
+    │   ├── ConflictError          the caller: somebody else wrote, or the id is already stored
+    │   └── ConsumerLostError      nobody: a new consumer goes on
+    ├── MessageError               the producer of a message: malformed, oversized, unknown type or version
+    ├── EnvError                   the author of an environment or reward
+    │   ├── GraderError            the author of a grader: judging an answer failed
+    │   └── BudgetError            the author of an agent: the episode has spent its calls or tokens
+    ├── EngineError                the operator of a policy engine
+    │   ├── RefusedError           the caller: an SGLang server answered with an error, with its status
+    │   ├── NotSharedError         the operator: an SGLang server doesn't see our folder
+    │   └── ForeignWeightsError    the operator: an SGLang server serves weights that aren't ours
+    ├── WeightsError               the publisher of a version: digest, shape or base mismatch
+    ├── PlaceError                 the reader of a payload, who tries another place
+    ├── TrainingError              the author of the run: training diverged or can't go on from what is there
+    ├── EmptyGroupError            the caller: a group without members has no advantages
+    └── NotNeededError             nobody: the task's group is closed, its player stops
 
+What runs inside an SGLang server has errors of its own: nothing of this package can be imported there.
 A message says what, where, what was got, what was expected, and the next step.
 """
 
@@ -25,6 +40,14 @@ class ConfigError(AstraflowError):
     """The run file, a flag or a name is wrong; the user can fix it."""
 
 
+class NotHereError(ConfigError):
+    """It isn't in the cache and may not be downloaded now."""
+
+
+class DiskFullError(ConfigError):
+    """The run folder has no room; nobody but the user can make some."""
+
+
 class BusError(AstraflowError):
     """The bus refused or failed an operation; the operator can fix it."""
 
@@ -35,6 +58,38 @@ class FencedError(BusError):
 
 class CursorError(BusError):
     """A stored log position is beyond, below or unequal to the log."""
+
+
+class LinkLostError(BusError):
+    """The connection ended; the operation may be tried again in the next session."""
+
+
+class NoAnswerError(BusError):
+    """Nobody serves the subject (yet), or the answer is overdue; the operation may be tried again."""
+
+
+class DeniedError(BusError):
+    """The credentials don't allow it; trying again doesn't help."""
+
+
+class ApiError(BusError):
+    """The server refused an API request. `code` is like HTTP's, `err_code` is NATS's own."""
+
+    def __init__(self, request: str, code: int, err_code: int, description: str) -> None:
+        super().__init__(f"nats-server refused {request}: {description} (code {code}, err_code {err_code})")
+        self.code, self.err_code, self.description = code, err_code, description
+
+
+class ConflictError(BusError):
+    """The subject's last sequence isn't the expected one, or the id is already stored."""
+
+    def __init__(self, err_code: int, description: str) -> None:
+        super().__init__(description)
+        self.err_code = err_code
+
+
+class ConsumerLostError(BusError):
+    """The consumer is gone or has skipped; a new one can go on."""
 
 
 class MessageError(AstraflowError):
@@ -57,9 +112,37 @@ class EngineError(AstraflowError):
     """A policy engine can't serve."""
 
 
+class RefusedError(EngineError):
+    """The server answered with an error. `status` is HTTP's."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class NotSharedError(EngineError):
+    """What the server should have written into a folder of ours isn't there."""
+
+
+class ForeignWeightsError(EngineError):
+    """The server serves weights that this engine did not give it."""
+
+
 class WeightsError(AstraflowError):
     """A weight version is damaged or doesn't fit the model; the old version keeps serving."""
 
 
+class PlaceError(AstraflowError):
+    """A place can't give the payload: a sentence that names it."""
+
+
 class TrainingError(AstraflowError):
     """Training can't go on: it diverged, or its state is unusable. Restarting would only repeat it."""
+
+
+class EmptyGroupError(AstraflowError):
+    """A group without members has no advantages."""
+
+
+class NotNeededError(AstraflowError):
+    """The task's group is closed."""

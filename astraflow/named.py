@@ -20,10 +20,22 @@ from astraflow.errors import ConfigError
 def nearest(name: str, known: Iterable[str]) -> str:
     """The end of an error message: `; did you mean 'chain_sum'?`, or the known names if none is near."""
     names = sorted(known)
-    close = get_close_matches(name, names, n=1)
-    if close:
-        return f"; did you mean {close[0]!r}?"
-    return f"; known: {', '.join(names[:40])}{', …' if len(names) > 40 else ''}" if names else "; it takes none"
+    listed = f"; known: {', '.join(names[:40])}{', …' if len(names) > 40 else ''}" if names else "; it takes none"
+    return did_you_mean(name, names) or listed
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`; did you mean 'chain_sum'?`, or "" if none is near."""
+    found = nearest_name(name, known)
+    return f"; did you mean {found!r}?" if found else ""
+
+
+def nearest_name(name: str, known: Iterable[str]) -> str:
+    """The known name that is probably meant: one that looks like `name`, or begins so; "" if there is none."""
+    names = list(known)
+    found = get_close_matches(name, names, n=1, cutoff=0.5)
+    found = found or [other for other in names if len(name) > 2 and other.startswith(name)]
+    return found[0] if found else ""
 
 
 def module_found(name: str) -> bool:

@@ -66,9 +66,9 @@ def test_constant_normaliser_is_the_longest_reply(file: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "problem"),
     [
-        ([f"{LOSS}preset=dr_grpo"], "did you mean dr-grpo?"),
+        ([f"{LOSS}preset=dr_grpo"], "did you mean 'dr-grpo'?"),
         ([f"{LOSS}objective=klip"], "is 'klip', expected clip, ratio, logprob, cispo, sapo or module:function"),
-        ([f"{TRAINER}clip_low=0.1"], "did you mean policies.<name>.trainer.loss.clip_low?"),
+        ([f"{TRAINER}clip_low=0.1"], "did you mean 'policies.<name>.trainer.loss.clip_low'?"),
         ([f"{LOSS}args.x=1"], "are for a function of your own, but objective is clip"),
         ([f"{LOSS}args=1"], "expected a table, got 1"),
         ([f"{LOSS}dual_clip=1.1"], "at least 1 + clip_high = 1.28"),

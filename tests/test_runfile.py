@@ -139,13 +139,13 @@ def test_the_last_override_wins(file: Path) -> None:
         ("run.seed=[1", "--set run.seed=[1: '[1' is neither a TOML value nor a plain word: "),
         ("run.seed=1\nx = 2", "--set run.seed=1\\nx = 2: one value is expected, not several lines"),
         ("run.name.first=a", "--set run.name.first=a: run.name is a value, not a table; set it as a whole"),
-        ("run.sead=1", "unknown key run.sead in --set run.sead=1; did you mean seed?"),
-        ("rum.seed=1", "unknown key rum in --set rum.seed=1; did you mean run?"),
-        ("trainer.steps=1", "unknown key trainer in --set trainer.steps=1; did you mean policies.<name>.trainer?"),
+        ("run.sead=1", "unknown key run.sead in --set run.sead=1; did you mean 'seed'?"),
+        ("rum.seed=1", "unknown key rum in --set rum.seed=1; did you mean 'run'?"),
+        ("trainer.steps=1", "unknown key trainer in --set trainer.steps=1; did you mean 'policies.<name>.trainer'?"),
         ("run.seed=one", 'run.seed in --set run.seed=one: expected int, got "one"'),
         (
             "policies.solvr.trainer.steps=3",
-            "policies.solvr.model in --set policies.solvr.trainer.steps=3 is missing; did you mean solver?",
+            "policies.solvr.model in --set policies.solvr.trainer.steps=3 is missing; did you mean 'solver'?",
         ),
     ],
 )
@@ -222,8 +222,12 @@ def test_broken_toml_names_the_line(file: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("steps = 4", "stepps = 4", "unknown key policies.solver.trainer.stepps in {file} line 9; did you mean steps?"),
-        ("[run]", "[rum]", "unknown key rum in {file} line 1; did you mean run?"),
+        (
+            "steps = 4",
+            "stepps = 4",
+            "unknown key policies.solver.trainer.stepps in {file} line 9; did you mean 'steps'?",
+        ),
+        ("[run]", "[rum]", "unknown key rum in {file} line 1; did you mean 'run'?"),
         ("name =", "qqq =", "unknown key run.qqq in {file} line 2; expected one of name, seed, folder, deterministic"),
         ("steps = 4", "", "policies.solver.trainer.steps in {file} line 8 is missing"),
         ('model = "toy"', "", "policies.solver.model in {file} line 4 is missing"),
@@ -253,7 +257,7 @@ def test_broken_toml_names_the_line(file: Path) -> None:
             'learner = "toy"',
             'learner = "torhc"',
             'policies.solver.trainer.learner in {file} line 10: expected one of torch, toy, got "torhc";'
-            " did you mean torch?",
+            " did you mean 'torch'?",
         ),
         (
             "steps = 4",
@@ -349,22 +353,22 @@ def test_all_mistakes_are_told_at_once_and_no_consequence_of_one_as_another(file
     solver, at, kinds = "policies.solver", f"in {file} line", get_args(get_type_hints(EngineSection)["kind"])
     assert told == [
         "--set node..threads=1: 'node..threads' is not a key; write names joined by single dots, e.g. run.seed",
-        f"unknown key run.nmae {at} 2; did you mean name?",
+        f"unknown key run.nmae {at} 2; did you mean 'name'?",
         f"run.seed {at} 3: expected int >= 0, got -1",
         f"{solver}.engine.kind {at} 7: expected one of {', '.join(kinds)}, got 3",
-        f"unknown key {solver}.trainer.max_stalenes {at} 12; did you mean max_staleness?",
+        f"unknown key {solver}.trainer.max_stalenes {at} 12; did you mean 'max_staleness'?",
         f'{solver}.trainer.steps {at} 10: expected int, got "four"',
         f"policies.judge.engine.slots {at} 19: expected int >= 1, got 0",
         f"eval.held-out.size {at} 35: expected int, got 8.5",
         'node.rollouts in --set node.rollouts=many: expected int, got "many"',
-        f"sources.game.env {at} 31: there is no [envs.gaem]; did you mean game?",
-        f"envs.other.args.policy {at} 28: there is no [policies.jugde]; did you mean judge?",
+        f"sources.game.env {at} 31: there is no [envs.gaem]; did you mean 'game'?",
+        f"envs.other.args.policy {at} 28: there is no [policies.jugde]; did you mean 'judge'?",
         f"sources.game.group_size {at} 32: is 1, smaller than dataflow.min_group_size = 2, so no group could be"
         " trained",
         f"sources.game.group_size {at} 32: a group of 1 has advantage 0 and policies.solver.trainer.filters drops it;"
         " use at least 2",
         f"{solver}.model {at} 6: model folder smollm does not exist (looked in {file.parent}); did you mean"
-        " smollm2-135m-instruct?",
+        " 'smollm2-135m-instruct'?",
         f"policies.judge.sampling.max_new_tokens {at} 20: 100 new tokens leave no room for a prompt in"
         " engine.context_length = 100",
         f"{solver}.trainer.filters {at} 15: unknown filter kind 'truncate'; did you mean 'truncated'?; or module:Class"
@@ -389,7 +393,7 @@ def test_whatever_is_wrong_the_rest_is_checked_without_a_crash(file: Path, wrong
     key, _, value = wrong.partition(" = ")
     told = mistakes_in(error_of(file, f"{key}={value}", "node.threads=-1", "record.keep_episods=true"))
     assert any(each.startswith(f"{key} in --set {key}=") or each.startswith(f"{key}.a in --set") for each in told), told
-    assert "unknown key record.keep_episods in --set record.keep_episods=true; did you mean keep_episodes?" in told
+    assert "unknown key record.keep_episods in --set record.keep_episods=true; did you mean 'keep_episodes'?" in told
     assert "node.threads in --set node.threads=-1: expected int >= 0, got -1" in told
 
 
@@ -401,7 +405,7 @@ def test_whatever_is_wrong_the_rest_is_checked_without_a_crash(file: Path, wrong
     [
         (
             ["sources.game.env=gaem"],
-            "sources.game.env in --set sources.game.env=gaem: there is no [envs.gaem]; did you mean game?",
+            "sources.game.env in --set sources.game.env=gaem: there is no [envs.gaem]; did you mean 'game'?",
         ),
         (
             ["eval.held-out.env=other"],
@@ -448,14 +452,14 @@ def test_whatever_is_wrong_the_rest_is_checked_without_a_crash(file: Path, wrong
         ),
         (["policies.solver.engine.kind=cpu"], "mixes toy parts (model, trainer.learner) with real ones (engine.kind)"),
         (["policies.solver.model=smollm"], "model folder smollm does not exist (looked in "),
-        (["policies.solver.model=smollm"], "did you mean smollm2-135m-instruct?"),
+        (["policies.solver.model=smollm"], "did you mean 'smollm2-135m-instruct'?"),
         (
             ["policies.judge.model=toy", "policies.judge.engine.kind=toy", "envs.game.kind=tiny"],
             "envs.game.args.policy in {file} line 12: is missing",
         ),
         (
             ["policies.judge={ model = 'toy', engine = { kind = 'toy' } }", "envs.game.args.policy=jugde"],
-            "there is no [policies.jugde]; did you mean judge?",
+            "there is no [policies.jugde]; did you mean 'judge'?",
         ),
         (["envs.game.args.policy=3"], "expected the name of a policy, got 3"),
         (

@@ -16,15 +16,15 @@ from astraflow.actors.base.acting import Identity, act
 from astraflow.actors.base.connection import add_flags, from_flags
 from astraflow.actors.base.exits import EXIT_FENCED, EXIT_USER
 from astraflow.actors.base.logs import log_to_stderr
+from astraflow.concurrency import innermost
 from astraflow.errors import BusError, ConfigError, FencedError, TrainingError
-
-ROLES = ("policy", "rollout", "dataflow", "trainer", "recorder")
+from astraflow.messages.roles import Role
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
     """The command line that the node writes."""
     parser = argparse.ArgumentParser(prog="python -m astraflow.actors")
-    parser.add_argument("--role", required=True, choices=ROLES)
+    parser.add_argument("--role", required=True, choices=Role.drain_order())
     parser.add_argument("--name", required=True, help="unique in the run, e.g. rollout-local-0")
     parser.add_argument("--run", required=True)
     parser.add_argument("--folder", required=True, type=Path, help="the run folder on this machine")
@@ -54,14 +54,6 @@ async def run_role(args: argparse.Namespace) -> None:
     await act(options, who, role.run)
 
 
-def first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The innermost first error of nested groups."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
-
-
 def main(argv: list[str]) -> int:
     """Run one actor; the return value is the exit code."""
     log_to_stderr()
@@ -75,13 +67,13 @@ def main(argv: list[str]) -> int:
         with runner:
             runner.run(run_role(parse(argv)))
     except* (ConfigError, TrainingError) as group:
-        sys.stderr.write(f"{first_error(group)}\n")
+        sys.stderr.write(f"{innermost(group)}\n")
         code = EXIT_USER
     except* FencedError as group:
-        sys.stderr.write(f"{first_error(group)}\n")
+        sys.stderr.write(f"{innermost(group)}\n")
         code = EXIT_FENCED
     except* BusError as group:
-        sys.stderr.write(f"{first_error(group)}\n")
+        sys.stderr.write(f"{innermost(group)}\n")
         code = 1
     return code
 

@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 
 from astraflow.actors.base.connection import Connection
 from astraflow.api.orders import RunOrders
-from astraflow.bus import BusRole, NatsBus, topology_of
+from astraflow.bus import NatsBus, topology_of
 from astraflow.config import from_json
 from astraflow.messages import (
     Decision,
@@ -24,6 +24,7 @@ from astraflow.messages import (
     SampleBatch,
 )
 from astraflow.messages.metric_names import DATAFLOW
+from astraflow.messages.roles import Role
 from astraflow.node.record import fetch_record
 
 M = TypeVar("M")
@@ -58,10 +59,10 @@ async def connect(
         credentials_dir=str(credentials_dir),
         ca_file=str(ca_file),
     )
-    record = await fetch_record(connection, run, BusRole.USER)
+    record = await fetch_record(connection, run, Role.USER)
     config = from_json(record.config_json)
     async with NatsBus.connect(
-        connection.options(BusRole.USER), topology_of(config, region=connection.region), producer="user"
+        connection.options(Role.USER), topology_of(config, region=connection.region), producer="user"
     ) as bus:
         yield Run(bus, config, record.incarnation)
 

@@ -5,7 +5,6 @@
 
 from astraflow.bus.bus import NatsBus
 from astraflow.bus.entries import Cursor, DeadLetter, KvEntry, KvUpdate, LogEntry, LogState, PublishAck
-from astraflow.bus.faults import ApiError
 from astraflow.bus.interface import Bus, CoreFeed, Delivery, WorkQueue
 from astraflow.bus.leaf import HUB_DOMAIN, HubDoor, LeafDoor
 from astraflow.bus.rights import BusRole
@@ -16,7 +15,6 @@ from astraflow.bus.trust import BusOptions
 
 __all__ = [
     "HUB_DOMAIN",
-    "ApiError",
     "Bus",
     "BusOptions",
     "BusRole",

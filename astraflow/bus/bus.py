@@ -18,7 +18,6 @@ from astraflow.bus.core import NatsCore
 from astraflow.bus.deadletters import NatsDeadLetters
 from astraflow.bus.ensure import ensure
 from astraflow.bus.entries import PublishAck
-from astraflow.bus.faults import DeniedError, LinkLostError
 from astraflow.bus.kv import NatsKv
 from astraflow.bus.link import Link
 from astraflow.bus.log import NatsLogs
@@ -32,7 +31,7 @@ from astraflow.bus.session import Session
 from astraflow.bus.topology import Topology, check_token
 from astraflow.bus.trust import BusOptions
 from astraflow.concurrency import Background
-from astraflow.errors import BusError
+from astraflow.errors import BusError, DeniedError, LinkLostError
 from astraflow.messages import Envelope, Event, Message, Metrics, RunRecord, encode, encode_envelope
 
 log = logging.getLogger(__name__)

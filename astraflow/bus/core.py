@@ -10,10 +10,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Self
 
-from astraflow.bus.faults import LinkLostError
 from astraflow.bus.feed import Feed
 from astraflow.bus.link import Link
-from astraflow.errors import MessageError
+from astraflow.errors import LinkLostError, MessageError
 from astraflow.messages import Decoded, Message, decode, encode
 
 

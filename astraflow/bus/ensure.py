@@ -7,14 +7,13 @@ what differs raises BusError that names the setting, both values and the next st
 
 from typing import Any
 
-from astraflow.bus.faults import ApiError, DeniedError
 from astraflow.bus.leaf import HUB_DOMAIN
 from astraflow.bus.publish import NO_STORAGE
 from astraflow.bus.rows import Consumer, Limits, Mirror, Row
 from astraflow.bus.session import Session
 from astraflow.bus.topology import Topology
 from astraflow.concurrency import in_parallel
-from astraflow.errors import BusError
+from astraflow.errors import ApiError, BusError, DeniedError
 
 STREAM_EXISTS = 10058  # with other settings
 STREAM_MISSING = 10059

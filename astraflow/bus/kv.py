@@ -15,15 +15,22 @@ from astraflow.bus.admit import admit
 from astraflow.bus.claims import ttl_header
 from astraflow.bus.deadletters import NatsDeadLetters
 from astraflow.bus.entries import KvEntry, KvUpdate
-from astraflow.bus.faults import ApiError, LinkLostError, NoAnswerError
 from astraflow.bus.link import Link
 from astraflow.bus.parts import part_size
 from astraflow.bus.publish import Publisher, Stored, read_stored
-from astraflow.bus.reader import ConsumerLostError, consume
+from astraflow.bus.reader import consume
 from astraflow.bus.retry import RETRY_S, until_answered
 from astraflow.bus.rows import PROBE_KEY
 from astraflow.bus.topology import Topology
-from astraflow.errors import BusError, FencedError, MessageError
+from astraflow.errors import (
+    ApiError,
+    BusError,
+    ConsumerLostError,
+    FencedError,
+    LinkLostError,
+    MessageError,
+    NoAnswerError,
+)
 from astraflow.messages import Decoded, Message, encode
 
 log = logging.getLogger(__name__)

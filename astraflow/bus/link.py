@@ -11,10 +11,9 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from astraflow.bus.faults import DeniedError, LinkLostError, NoAnswerError
 from astraflow.bus.session import Session
 from astraflow.bus.trust import BusOptions, credentials, insist_on_tls, trust, why_distrusted
-from astraflow.errors import BusError
+from astraflow.errors import BusError, DeniedError, LinkLostError, NoAnswerError
 
 log = logging.getLogger(__name__)
 

@@ -9,11 +9,10 @@ import hashlib
 import secrets
 from collections.abc import Iterator, Sequence
 
-from astraflow.bus.faults import LinkLostError, NoAnswerError
 from astraflow.bus.link import Link
 from astraflow.bus.publish import Publisher
 from astraflow.concurrency import in_parallel
-from astraflow.errors import BusError, WeightsError
+from astraflow.errors import BusError, LinkLostError, NoAnswerError, WeightsError
 from astraflow.messages import PartRef
 
 HEADROOM_BYTES = 4096  # for subject and headers: over max_payload the server ends the connection

@@ -16,12 +16,11 @@ from dataclasses import dataclass
 import msgspec
 
 from astraflow.bus.entries import PublishAck
-from astraflow.bus.faults import ApiError, LinkLostError, NoAnswerError
 from astraflow.bus.link import Link
 from astraflow.bus.session import Session
 from astraflow.bus.waits import Waits
 from astraflow.bus.window import Window
-from astraflow.errors import BusError, FencedError
+from astraflow.errors import ApiError, BusError, ConflictError, FencedError, LinkLostError, NoAnswerError
 
 log = logging.getLogger(__name__)
 
@@ -74,14 +73,6 @@ class Stored:
 
 class _FullError(BusError):
     """A bound of the stream is reached; space may come."""
-
-
-class ConflictError(BusError):
-    """The subject's last sequence isn't the expected one, or the id is already stored."""
-
-    def __init__(self, err_code: int, description: str) -> None:
-        super().__init__(description)
-        self.err_code = err_code
 
 
 async def read_stored(session: Session, stream: str, **where: int | str) -> Stored | None:

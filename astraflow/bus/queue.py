@@ -19,7 +19,6 @@ from astraflow.bus.admit import admit
 from astraflow.bus.claims import CLAIM, Claims
 from astraflow.bus.deadletters import NatsDeadLetters
 from astraflow.bus.ensure import SECOND_NS, ensure
-from astraflow.bus.faults import ApiError, DeniedError, LinkLostError, NoAnswerError
 from astraflow.bus.feed import HEARTBEAT, AckTokens, Feed
 from astraflow.bus.interface import Delivery
 from astraflow.bus.link import Link
@@ -27,7 +26,7 @@ from astraflow.bus.retry import until_answered
 from astraflow.bus.session import Session
 from astraflow.bus.topology import Topology
 from astraflow.concurrency import Background
-from astraflow.errors import MessageError
+from astraflow.errors import ApiError, DeniedError, LinkLostError, MessageError, NoAnswerError
 from astraflow.messages import Envelope
 
 if TYPE_CHECKING:

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from astraflow.bus.ensure import SECOND_NS
 from astraflow.bus.entries import LogState
-from astraflow.bus.faults import ApiError, LinkLostError, NoAnswerError
 from astraflow.bus.feed import HEARTBEAT, AckTokens, Feed
 from astraflow.bus.link import Link
 from astraflow.bus.publish import Stored
 from astraflow.bus.session import Session
-from astraflow.errors import BusError, CursorError
+from astraflow.errors import ApiError, BusError, ConsumerLostError, CursorError, LinkLostError, NoAnswerError
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -57,10 +56,6 @@ class Raw:
 
     stored: Stored
     pending: int
-
-
-class ConsumerLostError(BusError):
-    """The consumer is gone or has skipped; a new one can go on."""
 
 
 async def read_raw(

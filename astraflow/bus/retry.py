@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from astraflow.bus.faults import LinkLostError, NoAnswerError
 from astraflow.bus.link import Link
 from astraflow.bus.session import Session
+from astraflow.errors import LinkLostError, NoAnswerError
 
 Answer = TypeVar("Answer")
 RETRY_S = 0.1

@@ -5,12 +5,11 @@ It looks; only `forget_region` changes something. On a secured server a connecti
 
 import asyncio
 
-from astraflow.bus.faults import ApiError, LinkLostError, NoAnswerError
 from astraflow.bus.link import open_session
 from astraflow.bus.publish import read_stored
 from astraflow.bus.session import Session
 from astraflow.bus.trust import BusOptions
-from astraflow.errors import MessageError
+from astraflow.errors import ApiError, LinkLostError, MessageError, NoAnswerError
 from astraflow.messages import RunRecord, decode
 
 ANSWER_WITHIN_S = 10.0

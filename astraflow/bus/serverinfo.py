@@ -7,10 +7,9 @@ at once, not a wait.
 import asyncio
 import re
 
-from astraflow.bus.faults import ApiError, LinkLostError, NoAnswerError
 from astraflow.bus.link import Link
 from astraflow.bus.topology import Topology
-from astraflow.errors import BusError, ConfigError
+from astraflow.errors import ApiError, BusError, ConfigError, LinkLostError, NoAnswerError
 
 OLDEST = (2, 12)  # atomic batches; time to live of messages came with 2.11
 SMALLEST_PAYLOAD_BYTES = 32 << 10  # for what isn't split: KV values and token chunks

@@ -16,9 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from astraflow.bus.faults import ApiError, DeniedError, LinkLostError, NoAnswerError
 from astraflow.bus.feed import Feed
-from astraflow.errors import BusError
+from astraflow.errors import ApiError, BusError, DeniedError, LinkLostError, NoAnswerError
 
 if TYPE_CHECKING:
     from nats.aio.client import Client

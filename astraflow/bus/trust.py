@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from astraflow.bus.faults import DeniedError
+from astraflow.errors import DeniedError
 from astraflow.extras import install_hint
 
 if TYPE_CHECKING:

@@ -35,9 +35,9 @@ def run(args: argparse.Namespace) -> int:
     from functools import partial
 
     from astraflow.actors.base.acting import Identity, act
-    from astraflow.actors.base.connection import bus_role
     from astraflow.actors.base.logs import log_to_stderr
     from astraflow.actors.rollout import actor as rollout
+    from astraflow.messages.roles import Role
     from astraflow.node.join import node_name
 
     agents = agents_in(args.file)
@@ -46,12 +46,12 @@ def run(args: argparse.Namespace) -> int:
     who = Identity(
         run=args.run_name,
         region=args.region,
-        role="rollout",
+        role=Role.ROLLOUT,
         name=f"rollout-agent-{node}",
         node=node,
         folder=args.folder / f"{args.run_name}-{node}",
     )
-    options = connection_of(args, args.join).options(bus_role("rollout"))
+    options = connection_of(args, args.join).options(Role.ROLLOUT)
     try:
         asyncio.run(act(options, who, partial(rollout.run, agents=agents)))
     finally:

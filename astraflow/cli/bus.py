@@ -120,6 +120,7 @@ async def _serve(
     folder: Path, host: str, port: int, *, greeting: str, security: str = "", door: "HubDoor | None" = None
 ) -> int:
     from astraflow.bus import EmbeddedServer
+    from astraflow.concurrency import first_of
 
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -129,14 +130,9 @@ async def _serve(
     try:
         sys.stdout.write(greeting)
         sys.stdout.flush()
-        async with asyncio.TaskGroup() as group:
-            ended = group.create_task(server.wait())
-            stopping = group.create_task(stopped.wait())
-            await asyncio.wait((ended, stopping), return_when=asyncio.FIRST_COMPLETED)
-            ended.cancel()
-            stopping.cancel()
+        code = await first_of(server.wait(), stopped.wait())
         if not stopped.is_set():
-            raise BusError(f"nats-server ended by itself with exit code {ended.result()}; see {server.log_file}")
+            raise BusError(f"nats-server ended by itself with exit code {code}; see {server.log_file}")
     finally:
         await server.stop()
     return 0

@@ -44,10 +44,11 @@ def run(args: argparse.Namespace) -> int:
 
 async def _drain(connection: "Connection", run_name: str, target: str, *, wait: bool) -> None:
     from astraflow.actors.base.members import left
+    from astraflow.messages.roles import Role
     from astraflow.node.orders import order_drain
     from astraflow.view.status import read_view
 
-    async with run_bus(connection, run_name, producer="drain", role="user") as bus:
+    async with run_bus(connection, run_name, producer="drain", role=Role.USER) as bus:
         view = await read_view(bus)
         _check(view, target)
         assert view.config is not None

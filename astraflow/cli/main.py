@@ -28,6 +28,7 @@ from astraflow.cli import (
 )
 from astraflow.cli.output import guard_output
 from astraflow.cli.parser import Parser
+from astraflow.concurrency import innermost
 from astraflow.errors import AstraflowError, ConfigError
 
 EXIT_FAILED, EXIT_USER, EXIT_INTERRUPTED = 1, 2, 130
@@ -66,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except AstraflowError as exc:
         return _complain(exc)
     except ExceptionGroup as group:
-        error = _leaf(group)
+        error = innermost(group)
         if not isinstance(error, AstraflowError):
             raise
         return _complain(error)
@@ -83,12 +84,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _complain(error: AstraflowError) -> int:
     sys.stderr.write(f"astraflow: {error}\n")
     return EXIT_USER if isinstance(error, ConfigError) else EXIT_FAILED
-
-
-def _leaf(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 if __name__ == "__main__":

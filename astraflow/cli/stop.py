@@ -38,7 +38,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _stop(connection: "Connection", run_name: str) -> str:
+    from astraflow.messages.roles import Role
     from astraflow.node.orders import stop_run
 
-    async with run_bus(connection, run_name, producer="stop", role="admin") as bus:
+    async with run_bus(connection, run_name, producer="stop", role=Role.ADMIN) as bus:
         return await stop_run(bus)

@@ -12,6 +12,7 @@ from astraflow.errors import BusError, ConfigError
 if TYPE_CHECKING:
     from astraflow.actors.base.connection import Connection
     from astraflow.bus import Bus, NatsBus
+    from astraflow.messages.roles import Role
     from astraflow.node.runfolder import RunFolder
 
 RUNS = Path("runs")
@@ -42,15 +43,17 @@ def where(args: argparse.Namespace) -> tuple["Connection", str]:
 
 @asynccontextmanager
 async def run_bus(
-    connection: "Connection", run_name: str, *, producer: str, role: str = "observer"
+    connection: "Connection", run_name: str, *, producer: str, role: "Role | None" = None
 ) -> AsyncIterator["Bus"]:
-    """The bus of a run that is there. `role`: whose key, of a folder of them. Raises ConfigError, BusError."""
-    from astraflow.bus import BusRole, topology_of
+    """The bus of a run that is there. `role`: whose key; None = an observer's. Raises ConfigError, BusError."""
+    from astraflow.bus import topology_of
     from astraflow.config import from_json
+    from astraflow.messages.roles import Role
     from astraflow.node.record import fetch_record
 
-    options = connection.options(BusRole(role))
-    record = await fetch_record(connection, run_name, BusRole(role))
+    role = role or Role.OBSERVER
+    options = connection.options(role)
+    record = await fetch_record(connection, run_name, role)
     topology = topology_of(from_json(record.config_json), region=connection.region)
     async with NatsBus.connect(options, topology, producer=producer) as bus:
         yield bus

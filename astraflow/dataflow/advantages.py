@@ -12,17 +12,13 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from astraflow.errors import AstraflowError, ConfigError
+from astraflow.errors import ConfigError, EmptyGroupError
 
 Rewards = NDArray[np.float64]
 AdvantageFunction = Callable[[Rewards], Rewards]
 
 # A group whose rewards differ by rounding noise only isn't blown up to unit size.
 STD_FLOOR = 1e-4
-
-
-class EmptyGroupError(AstraflowError):
-    """A group without members has no advantages."""
 
 
 def grpo(rewards_G: Rewards) -> Rewards:

@@ -11,6 +11,17 @@ import msgspec
 from astraflow.dataflow.pass_at import ladder, pass_at, standard_error
 from astraflow.dataflow.samples import Judged, judge
 from astraflow.messages import Episode
+from astraflow.messages.metric_names import (
+    EVAL_CORRECT,
+    EVAL_CORRECT_SE,
+    EVAL_FAILED,
+    EVAL_PASS_AT,
+    EVAL_REWARD,
+    EVAL_REWARD_SE,
+    EVAL_SECONDS,
+    EVAL_SIZE,
+    EVAL_VERSION_NEWEST,
+)
 
 
 class Tally(msgspec.Struct):
@@ -84,20 +95,20 @@ class Round(msgspec.Struct):
     def values(self, policy: str, *, repeats: int) -> dict[str, float]:
         """The metrics of kind eval."""
         tally = self.tallies.get(policy, Tally())
-        values = {"eval.size": float(tally.size), "eval.failed": float(self.failed)}
+        values = {EVAL_SIZE: float(tally.size), EVAL_FAILED: float(self.failed)}
         if tally.size:
-            values["eval.reward"] = tally.rewards / tally.size
-            values["eval.version_newest"] = float(tally.newest_version)
+            values[EVAL_REWARD] = tally.rewards / tally.size
+            values[EVAL_VERSION_NEWEST] = float(tally.newest_version)
         if (error := standard_error(tally.means)) is not None:
-            values["eval.reward_se"] = error
+            values[EVAL_REWARD_SE] = error
         if self.graded:
-            values["eval.correct"] = self.corrects / self.graded
+            values[EVAL_CORRECT] = self.corrects / self.graded
         if (error := standard_error([each.mean for each in self.tasks])) is not None:
-            values["eval.correct_se"] = error
+            values[EVAL_CORRECT_SE] = error
         for k in ladder(repeats):
             chances = [pass_at(k, answers=each.answers, right=each.right) for each in self.tasks if each.answers >= k]
             if chances:
-                values[f"eval.pass_at_{k}"] = math.fsum(chances) / len(chances)
+                values[EVAL_PASS_AT.of(k)] = math.fsum(chances) / len(chances)
         if self.ended_at > self.began_at:
-            values["eval.seconds"] = self.ended_at - self.began_at
+            values[EVAL_SECONDS] = self.ended_at - self.began_at
         return values

@@ -25,6 +25,7 @@ from astraflow.dataflow.since_last_batch import SinceLastBatch
 from astraflow.dataflow.stages import StageState
 from astraflow.dataflow.trainer_progress import TrainerProgress, TrainerView
 from astraflow.messages import Progress, SampleBatch
+from astraflow.messages.metric_names import DATAFLOW_BUFFERED_GROUPS, DATAFLOW_CREDIT, DATAFLOW_OPEN_GROUPS
 
 
 class FlowState(msgspec.Struct):
@@ -262,9 +263,9 @@ class PolicyFlow:
     def batch_values(self) -> dict[str, float]:
         """Metric values of the last batch, and where the flow stands after it."""
         return self._batch_values | {
-            "dataflow.credit": max(0.0, self.credit()),
-            "dataflow.open_groups": float(self._state.in_flight),
-            "dataflow.buffered_groups": float(len(self.stock.buffer)),
+            DATAFLOW_CREDIT: max(0.0, self.credit()),
+            DATAFLOW_OPEN_GROUPS: float(self._state.in_flight),
+            DATAFLOW_BUFFERED_GROUPS: float(len(self.stock.buffer)),
         }
 
     @property

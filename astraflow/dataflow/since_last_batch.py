@@ -9,6 +9,14 @@ from dataclasses import dataclass, field
 
 from astraflow.dataflow.samples import Judged
 from astraflow.messages import Episode, SampleBatch
+from astraflow.messages.metric_names import (
+    DATAFLOW_CORRECT_ALL,
+    DATAFLOW_PASS_FRACTION,
+    DATAFLOW_REPLAYED_GROUPS,
+    DATAFLOW_REWARD_ALL,
+    DATAFLOW_REWARD_EFFECTIVE,
+    DATAFLOW_SKIPPED_TASKS,
+)
 
 
 @dataclass
@@ -40,14 +48,14 @@ class SinceLastBatch:
             replayed: groups in it that were trained before.
         """
         effective = list({sample.task_id: sample.reward for sample in batch.samples}.values())
-        values = {"dataflow.skipped_tasks": float(self.skipped), "dataflow.replayed_groups": float(replayed)}
+        values = {DATAFLOW_SKIPPED_TASKS: float(self.skipped), DATAFLOW_REPLAYED_GROUPS: float(replayed)}
         for name, numbers in (
-            ("dataflow.reward_all", self.rewards),
-            ("dataflow.reward_effective", effective),
-            ("dataflow.correct_all", self.corrects),
+            (DATAFLOW_REWARD_ALL, self.rewards),
+            (DATAFLOW_REWARD_EFFECTIVE, effective),
+            (DATAFLOW_CORRECT_ALL, self.corrects),
         ):
             if numbers:
                 values[name] = sum(numbers) / len(numbers)
         if self.groups:
-            values["dataflow.pass_fraction"] = self.passed / self.groups
+            values[DATAFLOW_PASS_FRACTION] = self.passed / self.groups
         return values

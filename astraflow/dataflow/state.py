@@ -22,9 +22,9 @@ from astraflow.dataflow.trained_by import feeds_of, players_of
 from astraflow.errors import ConfigError
 from astraflow.messages import Decision
 from astraflow.messages.ids import GroupKey, RangeSet
+from astraflow.messages.metric_names import DATAFLOW_SELECT
 
 NOTES_KEPT = 10
-SELECT_METRIC = "dataflow.select."  # then the source and what it is
 _NOBODY: tuple[str, ...] = ()
 
 
@@ -181,7 +181,7 @@ class DataflowState:
     def select_metrics(self, policy: str) -> dict[str, float]:
         """What the selectors of the policy's sources tell of themselves, as metric values."""
         return {
-            f"{SELECT_METRIC}{name}.{what}": value
+            DATAFLOW_SELECT.of(name, what): value
             for name, source in self.mixer.sources.items()
             if policy in self.feeds[name]
             for what, value in source.select.metrics().items()

@@ -48,7 +48,7 @@ class EngineLoad:
     queued: int
     tokens_per_s: float  # over the last seconds
     version: int
-    extra: Mapping[str, float] = field(default_factory=dict)  # gauges of its own, by their full names
+    extra: Mapping[str, float] = field(default_factory=dict)  # gauges of its own: names from messages/metric_names.py
     about: str = ""  # what serves, for people; "" = nothing that the run file doesn't say
     error: str = ""  # why the engine can't serve any more; "" = it can
 

@@ -15,7 +15,7 @@ class StepReport:
 
     trained: bool  # False: skipped, see `skip_reason`
     skip_reason: str = ""  # nan_loss | nan_gradient | no_tokens | ""
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)  # names from messages/metric_names.py
 
 
 class Learner(Protocol):

@@ -1,33 +1,7 @@
-"""What an optimizer step reports, from what its updates found. Pure.
+"""What an optimizer step reports (`StepReport.metrics`), from what its updates found. Pure.
 
-Metrics of a step (`StepReport.metrics`), over all its updates where there are several:
-    loss             that was minimised, by the run file's aggregation; mean over updates
-    grad_norm        before clipping; mean over updates
-    lr               step size used
-    tokens           sampled tokens of the batch
-    computed_tokens  positions that went forward and backward through the model, padding included
-    micro_batches    forward and backward passes
-    skipped_samples  samples without gradient, not computed
-    updates          optimizer updates; skipped_updates: those left out after one that was not finite
-    entropy          −mean of the engine's logprobs over all sampled tokens: what it estimates
-    prepare_s        passes before the first gradient: proximal, reference, M2PO's
-    forward_s, backward_s, optimizer_s   seconds
-and, of the computed samples, absent if there are none:
-    mismatch         mean |engine − learner| logprob; at one step per batch and no staleness it is numerics alone
-    mismatch_max     the largest
-    mean_ratio       mean importance ratio of learner over engine; ratio_max: the largest
-    ess              effective sample size of these ratios, as a share of the tokens
-    second_moment    mean squared log ratio
-    approx_kl        estimate of KL(engine ‖ learner) per token
-    clip_fraction    tokens whose gradient or weight the objective cut
-    masked_fraction  tokens without weight: M2PO's mask, masked importance sampling
-    reference_kl     estimate of KL(learner ‖ reference) per token; absent without loss.kl, and while it is exactly 0
-    token_entropy    mean entropy of a token's distribution; absent without loss.entropy_bonus
-and, with a critic, over all sampled tokens:
-    value_loss       half the mean squared error of values, clipped; mean over updates
-    value_grad_norm  of the head, before clipping; mean over updates
-    value_mean, return_mean   values at the start of the batch, and the returns that they ought to be
-    explained_variance   1 − Var(return − value) / Var(return); absent while all returns are equal
+The table in messages/metric_names.py says what each number is. Over all updates of the step where there are several;
+what has no data is left out: ratios and mismatch while no sample was computed, a critic's numbers without one.
 """
 
 from collections.abc import Sequence
@@ -36,6 +10,33 @@ from dataclasses import dataclass, field
 from astraflow.learners.losses.compose import Prepared
 from astraflow.learners.losses.diagnostics import TokenSums
 from astraflow.learners.losses.values import explained_variance
+from astraflow.messages.metric_names import (
+    TRAIN_APPROX_KL,
+    TRAIN_BACKWARD_S,
+    TRAIN_CLIP_FRACTION,
+    TRAIN_COMPUTED_TOKENS,
+    TRAIN_ESS,
+    TRAIN_EXPLAINED_VARIANCE,
+    TRAIN_FORWARD_S,
+    TRAIN_GRAD_NORM,
+    TRAIN_LOSS,
+    TRAIN_MASKED_FRACTION,
+    TRAIN_MEAN_RATIO,
+    TRAIN_MICRO_BATCHES,
+    TRAIN_MISMATCH,
+    TRAIN_MISMATCH_MAX,
+    TRAIN_OPTIMIZER_S,
+    TRAIN_PREPARE_S,
+    TRAIN_RATIO_MAX,
+    TRAIN_REFERENCE_KL,
+    TRAIN_RETURN_MEAN,
+    TRAIN_SECOND_MOMENT,
+    TRAIN_TOKEN_ENTROPY,
+    TRAIN_UPDATES,
+    TRAIN_VALUE_GRAD_NORM,
+    TRAIN_VALUE_LOSS,
+    TRAIN_VALUE_MEAN,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,15 +61,15 @@ def step_metrics(updates: Sequence[Update]) -> dict[str, float]:
     """Of at least one update, all of them made."""
     count = len(updates)
     metrics = {
-        "loss": sum(each.loss for each in updates) / count,
-        "grad_norm": sum(each.grad_norm for each in updates) / count,
-        "computed_tokens": float(sum(each.computed_tokens for each in updates)),
-        "micro_batches": float(sum(each.micro_batches for each in updates)),
-        "updates": float(count),
-        "prepare_s": sum(each.prepare_s for each in updates),
-        "forward_s": sum(each.forward_s for each in updates),
-        "backward_s": sum(each.backward_s for each in updates),
-        "optimizer_s": sum(each.optimizer_s for each in updates),
+        TRAIN_LOSS: sum(each.loss for each in updates) / count,
+        TRAIN_GRAD_NORM: sum(each.grad_norm for each in updates) / count,
+        TRAIN_COMPUTED_TOKENS: float(sum(each.computed_tokens for each in updates)),
+        TRAIN_MICRO_BATCHES: float(sum(each.micro_batches for each in updates)),
+        TRAIN_UPDATES: float(count),
+        TRAIN_PREPARE_S: sum(each.prepare_s for each in updates),
+        TRAIN_FORWARD_S: sum(each.forward_s for each in updates),
+        TRAIN_BACKWARD_S: sum(each.backward_s for each in updates),
+        TRAIN_OPTIMIZER_S: sum(each.optimizer_s for each in updates),
     }
     return metrics | _token_means(sum((each.sums for each in updates), TokenSums()))
 
@@ -79,20 +80,29 @@ def value_metrics(prepared: Prepared, updates: Sequence[Update]) -> dict[str, fl
         return {}
     explained = explained_variance(prepared.values_M, prepared.returns_M)
     return {
-        "value_loss": sum(each.value_loss for each in updates) / len(updates),
-        "value_grad_norm": sum(each.value_grad_norm for each in updates) / len(updates),
-        "value_mean": float(prepared.values_M.mean()),
-        "return_mean": float(prepared.returns_M.mean()),
-    } | ({} if explained is None else {"explained_variance": explained})
+        TRAIN_VALUE_LOSS: sum(each.value_loss for each in updates) / len(updates),
+        TRAIN_VALUE_GRAD_NORM: sum(each.value_grad_norm for each in updates) / len(updates),
+        TRAIN_VALUE_MEAN: float(prepared.values_M.mean()),
+        TRAIN_RETURN_MEAN: float(prepared.returns_M.mean()),
+    } | ({} if explained is None else {TRAIN_EXPLAINED_VARIANCE: explained})
 
 
 def _token_means(sums: TokenSums) -> dict[str, float]:
     if sums.tokens == 0:
         return {}
     means = {
-        "mismatch": sums.mismatch, "mean_ratio": sums.ratio, "approx_kl": sums.kl, "clip_fraction": sums.clipped,
-        "masked_fraction": sums.masked, "second_moment": sums.second_moment,
-    }  # fmt: skip
-    means |= {name: value for name in ("reference_kl", "token_entropy") if (value := getattr(sums, name))}
+        TRAIN_MISMATCH: sums.mismatch,
+        TRAIN_MEAN_RATIO: sums.ratio,
+        TRAIN_APPROX_KL: sums.kl,
+        TRAIN_CLIP_FRACTION: sums.clipped,
+        TRAIN_MASKED_FRACTION: sums.masked,
+        TRAIN_SECOND_MOMENT: sums.second_moment,
+    }
+    optional = {TRAIN_REFERENCE_KL: sums.reference_kl, TRAIN_TOKEN_ENTROPY: sums.token_entropy}
+    means |= {name: value for name, value in optional.items() if value}
     metrics = {name: value / sums.tokens for name, value in means.items()}
-    return metrics | {"mismatch_max": sums.mismatch_max, "ratio_max": sums.ratio_max, "ess": sums.effective_fraction}
+    return metrics | {
+        TRAIN_MISMATCH_MAX: sums.mismatch_max,
+        TRAIN_RATIO_MAX: sums.ratio_max,
+        TRAIN_ESS: sums.effective_fraction,
+    }

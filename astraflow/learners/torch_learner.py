@@ -32,6 +32,15 @@ from astraflow.learners.packing import Costs, MicroBatch, PackItem, plan_micro_b
 from astraflow.learners.precision import compute_dtype
 from astraflow.learners.step_metrics import Update, step_metrics, value_metrics
 from astraflow.messages import Sample
+from astraflow.messages.metric_names import (
+    TRAIN_ENTROPY,
+    TRAIN_LOSS,
+    TRAIN_LR,
+    TRAIN_PREPARE_S,
+    TRAIN_SKIPPED_SAMPLES,
+    TRAIN_SKIPPED_UPDATES,
+    TRAIN_TOKENS,
+)
 from astraflow.models.folder import read_files, write_model
 from astraflow.weights.codec.tensors import HostTensor
 
@@ -119,21 +128,21 @@ class TorchLearner:
                 break
         done = [update for update in updates if not update.skip_reason]
         if not done:
-            return StepReport(trained=False, skip_reason=updates[0].skip_reason, metrics={"loss": updates[0].loss})
+            return StepReport(trained=False, skip_reason=updates[0].skip_reason, metrics={TRAIN_LOSS: updates[0].loss})
         self._steps += 1
         if self._critic is not None:
             self._critic.steps += 1
         metrics = {
             **step_metrics(done),
             **value_metrics(prepared, done),
-            "lr": learning_rate,
-            "tokens": float(batch.sampled_tokens),
-            "skipped_samples": float(batch.skipped),
-            "skipped_updates": float(len(shares) - len(done)),
+            TRAIN_LR: learning_rate,
+            TRAIN_TOKENS: float(batch.sampled_tokens),
+            TRAIN_SKIPPED_SAMPLES: float(batch.skipped),
+            TRAIN_SKIPPED_UPDATES: float(len(shares) - len(done)),
         }
-        metrics["prepare_s"] += prepare_s
+        metrics[TRAIN_PREPARE_S] += prepare_s
         if batch.reported:
-            metrics["entropy"] = -float(batch.behaviour_M.mean())
+            metrics[TRAIN_ENTROPY] = -float(batch.behaviour_M.mean())
         return StepReport(trained=True, metrics=metrics)
 
     def _prepare(self, batch: Batch) -> Prepared:

@@ -18,6 +18,7 @@ from astraflow.errors import ConfigError, MessageError, WeightsError
 from astraflow.learners.base import StepReport
 from astraflow.learners.durable import write_durably
 from astraflow.messages import Array, Sample, array_of
+from astraflow.messages.metric_names import TRAIN_LOSS, TRAIN_LR, TRAIN_TOKENS
 from astraflow.models.folder import read_model, write_model
 from astraflow.models.toy import TOY_TENSOR, TOY_VOCAB, toy_model
 from astraflow.weights.codec.tensors import HostTensor
@@ -58,7 +59,7 @@ class ToyLearner:
         for sample in samples:
             self._weights[zlib.crc32(sample.id.encode()) % TOY_VOCAB] += 1.0
         self._steps += 1
-        metrics = {"loss": 0.0, "lr": self._section.learning_rate, "tokens": float(tokens)}
+        metrics = {TRAIN_LOSS: 0.0, TRAIN_LR: self._section.learning_rate, TRAIN_TOKENS: float(tokens)}
         return StepReport(trained=True, metrics=metrics)
 
     def export(self) -> Mapping[str, HostTensor]:

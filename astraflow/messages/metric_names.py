@@ -1,12 +1,14 @@
-"""Every metric and gauge that actors publish: name, unit, meaning. One table; actors import the constants.
+"""Every metric and gauge that a run reports: name, unit, meaning. One table; whoever reports a number imports its name.
 
 It computes nothing. A name is `<kind>.<what>`; it is the key in `Metrics.values`, in `Member.gauges`, in metrics.jsonl.
+Invariant: no other module spells a name (tests/test_metric_names.py).
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
 
 TRAIN, EVAL, ROLLOUT, DATAFLOW, WEIGHTS = "train", "eval", "rollout", "dataflow", "weights"  # Metrics.kind
+GAUGE = "gauge"  # no kind of Metrics: a number in Member.gauges
 
 LABEL_SET = "set"  # Metrics.labels of kind eval: name of the [eval.<name>] table
 LABEL_ROUND = "round"  # Metrics.labels of kind eval: number of the evaluation of that set, from 0
@@ -14,18 +16,61 @@ LABEL_ROUND = "round"  # Metrics.labels of kind eval: number of the evaluation o
 
 @dataclass(frozen=True)
 class MetricInfo:
+    """One row. `kind` is that of the `Metrics` that carry it, or GAUGE."""
+
     name: str
+    kind: str
     unit: str
     meaning: str
 
 
-TABLE: dict[str, MetricInfo] = {}  # by name
+@dataclass(frozen=True)
+class MetricFamily:
+    """Metrics whose names have a part that the run decides: `eval.pass_at_<k>`."""
+
+    pattern: str
+    _form: "re.Pattern[str]" = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        form = "".join("(.+)" if part.startswith("<") else re.escape(part) for part in _PLACES.split(self.pattern))
+        object.__setattr__(self, "_form", re.compile(form))
+
+    def of(self, *parts: str | int) -> str:
+        """The name of one member: the parts in the order in which the pattern has them."""
+        values = iter(parts)
+        name = _PLACES.sub(lambda _: str(next(values)), self.pattern)
+        assert next(values, None) is None, (self.pattern, parts)
+        return name
+
+    def parts(self, name: str) -> tuple[str, ...] | None:
+        """What `of` was given; None for a name of another family."""
+        found = self._form.fullmatch(name)
+        return found.groups() if found else None
 
 
-def _metric(name: str, unit: str, meaning: str) -> str:
+_PLACES = re.compile(r"(<\w+>)")
+TABLE: dict[str, MetricInfo] = {}  # by name, or by pattern
+FAMILIES: list[MetricFamily] = []
+
+
+def known(name: str) -> bool:
+    """Whether the table has it, by name or by pattern."""
+    return name in TABLE or any(family.parts(name) is not None for family in FAMILIES)
+
+
+def _metric(name: str, unit: str, meaning: str, *, kind: str = "") -> str:
     assert name not in TABLE, name
-    TABLE[name] = MetricInfo(name, unit, meaning)
+    TABLE[name] = MetricInfo(name, kind or name.partition(".")[0], unit, meaning)
     return name
+
+
+def _gauge(name: str, unit: str, meaning: str) -> str:
+    return _metric(name, unit, meaning, kind=GAUGE)
+
+
+def _family(pattern: str, unit: str, meaning: str, *, kind: str = "") -> MetricFamily:
+    FAMILIES.append(MetricFamily(_metric(pattern, unit, meaning, kind=kind)))
+    return FAMILIES[-1]
 
 
 # kind train, one message per optimizer step of a policy: step, version, batch and lineage are set. step counts
@@ -85,7 +130,7 @@ TRAIN_SKIPPED = _metric("train.skipped", "0 or 1", "1 if the step was skipped: N
 # kind eval, one message per policy, set and round: step and version are those that were evaluated.
 EVAL_CORRECT = _metric("eval.correct", "1", "mean of correct over the episodes that have a notion of it: avg@repeats")
 EVAL_CORRECT_SE = _metric("eval.correct_se", "1", "its standard error, from how the tasks differ")
-EVAL_PASS_AT = _metric("eval.pass_at_", "1", "followed by k: the chance that one of k answers is right, unbiased")
+EVAL_PASS_AT = _family("eval.pass_at_<k>", "1", "the chance that one of k answers is right, unbiased")
 EVAL_REWARD = _metric("eval.reward", "reward", "mean over the set's episodes")
 EVAL_REWARD_SE = _metric("eval.reward_se", "reward", "its standard error, from how the tasks differ")
 EVAL_SIZE = _metric("eval.size", "episodes", "episodes that count in the means")
@@ -117,10 +162,10 @@ DATAFLOW_SKIPPED_TASKS = _metric(
     "dataflow.skipped_tasks", "tasks", "that selectors passed over since the previous batch"
 )
 DATAFLOW_REPLAYED_GROUPS = _metric("dataflow.replayed_groups", "groups", "groups in the batch that were trained before")
-DATAFLOW_SELECT = _metric(
-    "dataflow.select.*",
+DATAFLOW_SELECT = _family(
+    "dataflow.select.<source>.<what>",
     "1",
-    "what a source's selector tells: dataflow.select.<source>.p_easy and .p_hard of greso, .newest of levels",
+    "told by a source's selector: p_easy and p_hard of greso, newest of levels",
 )
 DATAFLOW_CREDIT = _metric("dataflow.credit", "groups", "groups that may still be admitted")
 DATAFLOW_OPEN_GROUPS = _metric("dataflow.open_groups", "groups", "groups with members in flight")
@@ -134,7 +179,7 @@ WEIGHTS_FULL_BYTES = _metric("weights.full_bytes", "B", "payload of the full sto
 WEIGHTS_CHANGED = _metric("weights.changed", "1", "share of the model's elements that changed; 1 if it isn't known")
 WEIGHTS_APPLY_S = _metric("weights.apply_s", "s", "from seeing the head to generating with it")
 WEIGHTS_TRANSFER_S = _metric("weights.transfer_s", "s", "of it: planning and fetching")
-WEIGHTS_VERIFY_S = _metric("weights.verify_s", "s", "of it: decoding, applying to the shadow, verifying digests")
+WEIGHTS_VERIFY_S = _metric("weights.verify_s", "s", "of it: decoding, applying to the host copy, verifying digests")
 WEIGHTS_PREPARE_S = _metric("weights.prepare_s", "s", "of it: collecting and converting new values beside decoding")
 WEIGHTS_PAUSE_S = _metric("weights.pause_s", "s", "of it: how long decoding stood still for the swap")
 WEIGHTS_FETCHED_BYTES = _metric("weights.fetched_bytes", "B", "payloads that the replica fetched to get there")
@@ -142,75 +187,44 @@ WEIGHTS_LAG_VERSIONS = _metric("weights.lag_versions", "versions", "head - servi
 WEIGHTS_LAG_S = _metric("weights.lag_s", "s", "from the trainer's export to generating with it; both machines' clocks")
 
 # Gauges, in Member.gauges: how an actor is right now.
-POLICY_TOKENS_PER_S = _metric("policy.tokens_per_s", "tokens/s", "sampled tokens per second, recently")
-POLICY_RUNNING = _metric("policy.running", "requests", "in a slot")
-POLICY_WAITING = _metric("policy.waiting", "requests", "accepted, not in a slot yet")
-POLICY_SLOTS = _metric("policy.slots", "requests", "capacity")
-POLICY_VERSION = _metric("policy.version", "version", "serving")
-POLICY_LAG_VERSIONS = _metric("policy.lag_versions", "versions", "newest loadable - serving")
-POLICY_LAG_S = _metric("policy.lag_s", "s", "since when a newer version than the one served is loadable")
-POLICY_KV_USAGE = _metric("policy.kv_usage", "1", "SGLang: share of the KV memory in use")
-POLICY_CACHE_HIT_RATE = _metric(
-    "policy.cache_hit_rate", "1", "SGLang: share of prompt tokens found in its prefix cache"
-)
-POLICY_SERVER_RUNNING = _metric("policy.server_running", "requests", "SGLang: running in the server")
-POLICY_SERVER_QUEUED = _metric("policy.server_queued", "requests", "SGLang: waiting in the server")
-POLICY_SERVER_TOKENS_PER_S = _metric("policy.server_tokens_per_s", "tokens/s", "SGLang: sampled, as the server says")
-POLICY_RETRACTED = _metric("policy.retracted", "requests", "SGLang: so far, gave their KV memory back and began anew")
-POLICY_CONTINUED = _metric("policy.continued", "requests", "SGLang: so far, dropped by the server and continued")
-POLICY_RELABELLED = _metric(
+POLICY_TOKENS_PER_S = _gauge("policy.tokens_per_s", "tokens/s", "sampled tokens per second, recently")
+POLICY_RUNNING = _gauge("policy.running", "requests", "in a slot")
+POLICY_WAITING = _gauge("policy.waiting", "requests", "accepted, not in a slot yet")
+POLICY_SLOTS = _gauge("policy.slots", "requests", "capacity")
+POLICY_VERSION = _gauge("policy.version", "version", "serving")
+POLICY_LAG_VERSIONS = _gauge("policy.lag_versions", "versions", "newest loadable - serving")
+POLICY_LAG_S = _gauge("policy.lag_s", "s", "since when a newer version than the one served is loadable")
+POLICY_KV_USAGE = _gauge("policy.kv_usage", "1", "SGLang: share of the KV memory in use")
+POLICY_CACHE_HIT_RATE = _gauge("policy.cache_hit_rate", "1", "SGLang: share of prompt tokens found in its prefix cache")
+POLICY_SERVER_RUNNING = _gauge("policy.server_running", "requests", "SGLang: running in the server")
+POLICY_SERVER_QUEUED = _gauge("policy.server_queued", "requests", "SGLang: waiting in the server")
+POLICY_SERVER_TOKENS_PER_S = _gauge("policy.server_tokens_per_s", "tokens/s", "SGLang: sampled, as the server says")
+POLICY_RETRACTED = _gauge("policy.retracted", "requests", "SGLang: so far, gave their KV memory back and began anew")
+POLICY_CONTINUED = _gauge("policy.continued", "requests", "SGLang: so far, dropped by the server and continued")
+POLICY_RELABELLED = _gauge(
     "policy.relabelled_tokens",
     "tokens",
     "SGLang: so far, passed on under another version than the server named at the end",
 )
-POLICY_WANTS_FULL = _metric(
+POLICY_WANTS_FULL = _gauge(
     "policy.wants_full", "sequence", "newest full that it can't use; the trainer publishes another one"
 )
-ROLLOUT_RUNNING = _metric("rollout.running", "episodes", "in work")
-ROLLOUT_SLOTS = _metric("rollout.slots", "episodes", "capacity")
-ROLLOUT_CONTINUED = _metric("rollout.continued", "requests", "attempts continued elsewhere or sent again, so far")
-ROLLOUT_WASTED_CHUNKS = _metric("rollout.wasted_chunks", "messages", "from replicas that an attempt was not of, so far")
-ROLLOUT_DIRECT = _metric("rollout.direct", "requests", "taken by the replica that holds their prefix, so far")
-ROLLOUT_DIRECT_MISSED = _metric("rollout.direct_missed", "requests", "that it did not take, so far")
-BUS_DUPLICATES = _metric("bus.duplicates", "messages", "published again although they had been stored, so far")
-BUS_DROPPED = _metric("bus.dropped", "messages", "unstored messages and events that were not sent or read, so far")
-BUS_ACKS_LOST = _metric("bus.acks_lost", "acks", "not sent within the ack wait, so far")
-BUS_MALFORMED = _metric("bus.malformed", "messages", "that could not be read, dead letters included, so far")
-TRAINER_STEP = _metric("trainer.step", "steps", "optimizer steps done")
-TRAINER_VERSION = _metric("trainer.version", "version", "newest published")
-RECORDER_METRICS = _metric("recorder.metrics", "sequence", "newest entry of METRICS that is durably in metrics.jsonl")
-RECORDER_EVENTS = _metric("recorder.events", "sequence", "newest entry of EVENTS that is durably in events.jsonl")
-RECORDER_EPISODES = _metric("recorder.episodes", "sequence", "newest entry of EPISODES that is durably recorded")
-NODE_FREE_SLOTS = _metric("node.free_slots", "processes", "more that a node would serve; absent: it takes no roles")
-
-
-_BUS_COUNTERS = {  # reasons as `Bus.counters` has them, or their first word
-    "publish.duplicates": BUS_DUPLICATES,
-    "core.unsent": BUS_DROPPED,
-    "core.dropped": BUS_DROPPED,
-    "events.dropped": BUS_DROPPED,
-    "queue.acks_lost": BUS_ACKS_LOST,
-    "core.malformed": BUS_MALFORMED,
-    "dead_letters": BUS_MALFORMED,
-}
-
-
-def bus_gauges(counters: Mapping[str, int]) -> dict[str, float]:
-    """What a bus counted as gauges; those that are 0 are left out."""
-    gauges: dict[str, float] = {}
-    for reason, count in counters.items():
-        name = _BUS_COUNTERS.get(reason) or _BUS_COUNTERS.get(reason.partition(".")[0])
-        if name is not None:
-            gauges[name] = gauges.get(name, 0) + count
-    return gauges
-
-
-def named(kind: str, values: Mapping[str, float]) -> dict[str, float]:
-    """{"loss": 0.1} of kind train → {"train.loss": 0.1}: for values that a learner or engine reports without prefix."""
-    return {f"{kind}.{name}": value for name, value in values.items()}
-
-
-def describe() -> str:
-    """The table as Markdown: name, unit, meaning."""
-    rows = [f"| `{info.name}` | {info.unit} | {info.meaning} |" for info in TABLE.values()]
-    return "\n".join(["| metric | unit | meaning |", "|---|---|---|", *rows]) + "\n"
+ROLLOUT_RUNNING = _gauge("rollout.running", "episodes", "in work")
+ROLLOUT_SLOTS = _gauge("rollout.slots", "episodes", "capacity")
+ROLLOUT_CONTINUED = _gauge("rollout.continued", "requests", "attempts continued elsewhere or sent again, so far")
+ROLLOUT_WASTED_CHUNKS = _gauge("rollout.wasted_chunks", "messages", "from replicas that an attempt was not of, so far")
+ROLLOUT_DIRECT = _gauge("rollout.direct", "requests", "taken by the replica that holds their prefix, so far")
+ROLLOUT_DIRECT_MISSED = _gauge("rollout.direct_missed", "requests", "that it did not take, so far")
+DATAFLOW_READY_GROUPS = _family(
+    "dataflow.buffered_groups.<policy>", "groups", "complete groups that wait to be emitted, as of now", kind=GAUGE
+)
+BUS_DUPLICATES = _gauge("bus.duplicates", "messages", "published again although they had been stored, so far")
+BUS_DROPPED = _gauge("bus.dropped", "messages", "unstored messages and events that were not sent or read, so far")
+BUS_ACKS_LOST = _gauge("bus.acks_lost", "acks", "not sent within the ack wait, so far")
+BUS_MALFORMED = _gauge("bus.malformed", "messages", "that could not be read, dead letters included, so far")
+TRAINER_STEP = _gauge("trainer.step", "steps", "optimizer steps done")
+TRAINER_VERSION = _gauge("trainer.version", "version", "newest published")
+RECORDER_METRICS = _gauge("recorder.metrics", "sequence", "newest entry of METRICS that is durably in metrics.jsonl")
+RECORDER_EVENTS = _gauge("recorder.events", "sequence", "newest entry of EVENTS that is durably in events.jsonl")
+RECORDER_EPISODES = _gauge("recorder.episodes", "sequence", "newest entry of EPISODES that is durably recorded")
+NODE_FREE_SLOTS = _gauge("node.free_slots", "processes", "more that a node would serve; absent: it takes no roles")

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from astraflow.errors import ConfigError
+from astraflow.errors import ConfigError, NotHereError
 from astraflow.extras import install_hint
 
 USERS_OFFLINE = "ASTRAFLOW_HF_HUB_OFFLINE"  # what HF_HUB_OFFLINE was before AstraFlow set it
@@ -26,10 +26,6 @@ _SMALL = ["*.json", "*.jinja", "*.txt", "*.model"]  # config, tokenizer, chat te
 _WEIGHTS = ["model*.safetensors"]  # some also hold the same weights in other layouts
 _SUBFOLDERS = ["*/*"]
 _EXIT_USER = 3
-
-
-class NotHereError(ConfigError):
-    """It isn't in the cache and may not be downloaded now."""
 
 
 def is_hub_id(name: str) -> bool:

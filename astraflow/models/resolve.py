@@ -5,7 +5,6 @@ Invariant: a returned folder holds a config.json and weights in safetensors.
 """
 
 from collections.abc import Callable
-from difflib import get_close_matches
 from pathlib import Path
 
 from astraflow.errors import ConfigError
@@ -15,6 +14,7 @@ from astraflow.models.hub import hub_model, is_hub_id
 from astraflow.models.smollm2 import prepare_smollm2
 from astraflow.models.tiny import prepare_tiny
 from astraflow.models.toy import toy_model
+from astraflow.named import nearest
 
 
 def known_models() -> tuple[str, ...]:
@@ -34,9 +34,8 @@ def resolve_model(name: str) -> Path:
     if not folder.is_dir() and is_hub_id(name):
         return hub_model(name)
     if not folder.is_dir():
-        close = get_close_matches(name, known_models(), n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known_models())}"
-        raise ConfigError(f"model {name!r} is neither a folder, nor a known name, nor a hub id (org/name); {hint}")
+        hint = nearest(name, known_models())
+        raise ConfigError(f"model {name!r} is neither a folder, nor a known name, nor a hub id (org/name){hint}")
     missing = [what for what, pattern in _NEEDED.items() if not any(folder.glob(pattern))]
     if missing:
         raise ConfigError(f"model folder {folder} has no {' and no '.join(missing)}")

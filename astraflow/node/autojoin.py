@@ -13,37 +13,39 @@ from contextlib import aclosing, suppress
 from dataclasses import replace
 
 from astraflow.actors.base.context import ActorContext
+from astraflow.concurrency import wait_at_most
 from astraflow.errors import BusError, MessageError
 from astraflow.messages import Manifest
 from astraflow.messages.metric_names import NODE_FREE_SLOTS
+from astraflow.messages.roles import RoleOf
 from astraflow.node.capability import available_memory, machine
-from astraflow.node.demand import LIGHT, Candidate, Patience, assigned, extras, lacks
-from astraflow.node.processes import Crew, parse_role
+from astraflow.node.demand import Candidate, Patience, assigned, extras, lacks
+from astraflow.node.processes import NodeProcesses, parse_role
 from astraflow.node.supervisor import Failure, Supervisor
 from astraflow.view.run_view import RunView
 
 LOOK_EVERY_S = 0.5  # at least, and not much more often
 
 
-class Hiring:
+class AutoJoin:
     """One node's part in sharing out the roles. `follow` runs until the run ends."""
 
-    def __init__(self, ctx: ActorContext, crew: Crew, *, report: Callable[[str], None]) -> None:
+    def __init__(self, ctx: ActorContext, processes: NodeProcesses, *, report: Callable[[str], None]) -> None:
         self._ctx = ctx
-        self._crew = crew
+        self._processes = processes
         self._report = report
-        self._here = machine(ctx.config, cores=crew.cores, connection=crew.connection)
-        self._refused: dict[str, str] = {}  # by role: drained or failed here
+        self._here = machine(ctx.config, cores=processes.cores, connection=processes.connection)
+        self._refused: dict[RoleOf, str] = {}  # drained or failed here
         self._model_bytes: dict[str, int] = {}
         self._patience = Patience()
         self._view = RunView()
         self._known = asyncio.Event()  # the view holds everything that there was
         self._changed = asyncio.Event()
-        self._said: set[tuple[str, str]] = set()
+        self._said: set[tuple[RoleOf, str]] = set()
 
     def failed(self, failure: Failure) -> None:
         """A process of this node won't be started again: somebody else may have more luck."""
-        role = self._crew.members[failure.process].role.text
+        role = self._processes.planned[failure.process].role
         self._refused[role] = failure.text
         self._ctx.last_error = f"{failure.process}: {failure.text}"
         self._report(f"{failure.process} {failure.text}; this node doesn't take {role} any more")
@@ -58,9 +60,7 @@ class Hiring:
                 self._changed.clear()
                 await self._consider(supervisor)
                 await asyncio.sleep(LOOK_EVERY_S / 2)  # members tell much; not every word is worth a look
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_EVERY_S / 2):
-                        await self._changed.wait()
+                await wait_at_most(self._changed, LOOK_EVERY_S / 2)
             watching.cancel()
         supervisor.close()
 
@@ -90,26 +90,26 @@ class Hiring:
         own = self._tell(supervisor)
         self._ctx.waits_for("" if own.held else "a role that is needed and that this machine can have")
 
-    def _start(self, supervisor: Supervisor, roles: list[str], *, expected: list[str]) -> None:
-        parsed, later = ([parse_role(text, self._ctx.config) for text in texts] for texts in (roles, expected))
-        planned = self._crew.enlist(parsed, expected=later, running=supervisor.names())
-        self._ctx.roles = (*self._ctx.roles, *(each.role.text for each in planned))
+    def _start(self, supervisor: Supervisor, roles: list[RoleOf], *, expected: list[RoleOf]) -> None:
+        wanted, later = ([parse_role(str(role), self._ctx.config) for role in some] for some in (roles, expected))
+        planned = self._processes.plan(wanted, expected=later, running=supervisor.names())
+        self._ctx.roles = (*self._ctx.roles, *(str(each.role) for each in planned))
         self._report(f"node {self._ctx.node} takes {', '.join(each.spec.name for each in planned)}")
         for each in planned:
             supervisor.add(each.spec)
 
     def _tell(self, supervisor: Supervisor) -> Candidate:
         """Bring the member record up to date; what this node is for others."""
-        held = [self._crew.members[name].role for name in supervisor.names()]
+        held = [self._processes.planned[name].role for name in supervisor.names()]
         here = replace(self._here, memory_bytes=available_memory())
         reasons = lacks(self._view, here, self._model_bytes) | self._refused
-        roles = tuple(role.text for role in held)
         own = Candidate(
-            free_slots=self._crew.cores - sum(role.role not in LIGHT for role in held),
-            lacks={role: why for role, why in reasons.items() if role not in roles or role in self._refused},
-            held=roles,
+            free_slots=self._processes.cores - sum(role.role.takes_a_slot for role in held),
+            lacks={role: why for role, why in reasons.items() if role not in held or role in self._refused},
+            held=held,
         )
-        self._ctx.roles, self._ctx.unserved = roles, dict(own.lacks)
+        self._ctx.roles = tuple(map(str, held))
+        self._ctx.unserved = {str(role): why for role, why in own.lacks.items()}
         self._ctx.gauge(NODE_FREE_SLOTS, own.free_slots)
         for role, why in own.lacks.items():
             if (role, why) not in self._said and role not in self._refused:
@@ -119,7 +119,7 @@ class Hiring:
 
     def _note_drained(self, supervisor: Supervisor) -> None:
         for name in supervisor.drained():
-            self._refused.setdefault(self._crew.members[name].role.text, "it was drained from there")
+            self._refused.setdefault(self._processes.planned[name].role, "it was drained from there")
 
     async def _learn_sizes(self) -> None:
         for policy, head in self._view.heads.items():

@@ -5,13 +5,15 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
-from astraflow.actors.base.connection import Connection, bus_role
+from astraflow.actors.base.connection import Connection
 from astraflow.config import EnvSection, RunConfig
 from astraflow.engines.sglang.supported import lacks_sglang
 from astraflow.envs.registry import missing_packages
 from astraflow.errors import ConfigError
 from astraflow.extras import install_hint
+from astraflow.messages.roles import Role
 from astraflow.models.hub import is_hub_id
 from astraflow.models.resolve import known_models
 from astraflow.node.processes import serves_region
@@ -20,7 +22,7 @@ COPIES = {
     "serve": 3,  # a replica's engine, its shadow, and the version that is being read
     "train": 9,  # bf16 weights and gradients, fp32 master and two moments, one version on its way out
 }
-ROLES = ("dataflow", "trainer", "policy", "rollout", "recorder")
+Key = TypeVar("Key", bound=str)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +35,7 @@ class Machine:
     lacks_learner: Mapping[str, str] = field(default_factory=dict)
     lacks_model: Mapping[str, str] = field(default_factory=dict)  # the base model, which a first trainer needs
     lacks_env: Mapping[str, str] = field(default_factory=dict)  # by environment
-    lacks_key: Mapping[str, str] = field(default_factory=dict)  # by role, without its policy
+    lacks_key: Mapping[Role, str] = field(default_factory=dict)
 
     def lacks_memory(self, model_bytes: int, purpose: str) -> str:
         """Why a model can't be served or trained here; "" = it fits."""
@@ -57,11 +59,13 @@ def machine(config: RunConfig, *, cores: int, connection: Connection | None = No
         lacks_learner=_given(learners),
         lacks_model=_given({name: lacks_model(policy.model) for name, policy in policies}),
         lacks_env=_given({name: lacks_env(section) for name, section in config.envs.items()}),
-        lacks_key=_given({role: _lacks_key(connection, config, role) for role in ROLES}) if connection else {},
+        lacks_key=_given({role: _lacks_key(connection, config, role) for role in Role.drain_order()})
+        if connection
+        else {},
     )
 
 
-def _given(reasons: Mapping[str, str]) -> dict[str, str]:
+def _given(reasons: Mapping[Key, str]) -> dict[Key, str]:
     return {name: reason for name, reason in reasons.items() if reason}
 
 
@@ -84,11 +88,11 @@ def lacks_env(section: EnvSection) -> str:
     return ""
 
 
-def _lacks_key(connection: Connection, config: RunConfig, role: str) -> str:
+def _lacks_key(connection: Connection, config: RunConfig, role: Role) -> str:
     if not serves_region(role, connection.region, config):
         return f"a {role} works only in the run's home region {config.bus.region}"
     try:
-        connection.for_role(bus_role(role))
+        connection.for_role(role)
     except ConfigError as exc:
         return str(exc)
     return ""

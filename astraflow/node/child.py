@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from astraflow.concurrency import first_of
 from astraflow.lifeline import dies_with_parent
 
 T = TypeVar("T")
@@ -89,10 +90,4 @@ class Child:
 
     async def unless_unwanted(self, work: Coroutine[Any, Any, T]) -> T | None:
         """The result of `work`; None if the process becomes unwanted first, and then `work` is cancelled."""
-        async with asyncio.TaskGroup() as group:
-            working = group.create_task(work)
-            unwanted = group.create_task(self.unwanted.wait())
-            await asyncio.wait((working, unwanted), return_when=asyncio.FIRST_COMPLETED)
-            working.cancel()
-            unwanted.cancel()
-        return None if working.cancelled() else working.result()
+        return await first_of(work, self.unwanted.wait())

@@ -14,44 +14,43 @@ from astraflow.config import RunConfig
 from astraflow.envs.registry import EXTERNAL
 from astraflow.messages import Member, MemberState
 from astraflow.messages.metric_names import NODE_FREE_SLOTS, POLICY_SLOTS, ROLLOUT_SLOTS
+from astraflow.messages.roles import Role, RoleOf
 from astraflow.node.capability import Machine
 from astraflow.view.run_view import RunView
 
-LIGHT = ("dataflow", "recorder")
-"""They take no slot: they wait most of the time, as a node does."""
 HOLD_S = 2.5
 """A role must be missing for so long before it is taken: longer than it takes a node to say what it takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A node that takes roles by need. `lacks`: roles that it can't have, and why. `held`: what it has, by role."""
+    """A node that takes roles by need. `lacks`: roles that it can't have, and why. `held`: one for each process."""
 
     free_slots: int
-    lacks: Mapping[str, str] = field(default_factory=dict)
-    held: Sequence[str] = ()
+    lacks: Mapping[RoleOf, str] = field(default_factory=dict)
+    held: Sequence[RoleOf] = ()
 
 
-def lacks(view: RunView, here: Machine, model_bytes: Mapping[str, int]) -> dict[str, str]:
+def lacks(view: RunView, here: Machine, model_bytes: Mapping[str, int]) -> dict[RoleOf, str]:
     """The roles that this machine can't have, and why.
 
     Args: `model_bytes` of a full version by policy; a policy without one is taken to fit.
     """
     assert view.config is not None
-    reasons: dict[str, str] = {}
+    reasons: dict[RoleOf, str] = {}
     for policy in view.config.policies:
         size = model_bytes.get(policy, 0)
-        reasons[f"policy:{policy}"] = here.lacks_engine.get(policy, "") or here.lacks_memory(size, "serve")
-        reasons[f"trainer:{policy}"] = (
+        reasons[RoleOf(Role.POLICY, policy)] = here.lacks_engine.get(policy, "") or here.lacks_memory(size, "serve")
+        reasons[RoleOf(Role.TRAINER, policy)] = (
             here.lacks_learner.get(policy, "")
             or here.lacks_memory(size, "train")
             or ("" if _resumable(view, policy) else here.lacks_model.get(policy, ""))
         )
     envs = "; ".join(f"{env}: {reason}" for env, reason in here.lacks_env.items())
-    reasons["dataflow"] = envs
-    reasons["rollout"] = envs if len(here.lacks_env) == len(view.config.envs) else ""
+    reasons[RoleOf(Role.DATAFLOW)] = envs
+    reasons[RoleOf(Role.ROLLOUT)] = envs if len(here.lacks_env) == len(view.config.envs) else ""
     for role, reason in here.lacks_key.items():
-        reasons |= {text: reason for text in (*reasons, "recorder") if text.partition(":")[0] == role}
+        reasons |= {each: reason for each in (*reasons, RoleOf(Role.RECORDER)) if each.role is role}
     return {role: reason for role, reason in reasons.items() if reason}
 
 
@@ -61,9 +60,9 @@ def _resumable(view: RunView, policy: str) -> bool:
     return head is not None and head.step > 0 and progress is not None and progress.durable_batch > 0
 
 
-def assigned(view: RunView, me: str, own: Candidate) -> list[str]:
+def assigned(view: RunView, me: str, own: Candidate) -> list[RoleOf]:
     """The missing roles that fall to this node, the most important first. `own` is newer than the view."""
-    nodes = {m.node: _candidate(m) for m in view.alive("node") if NODE_FREE_SLOTS in m.gauges and _stays(m)}
+    nodes = {m.node: _candidate(m) for m in view.alive(Role.NODE) if NODE_FREE_SLOTS in m.gauges and _stays(m)}
     nodes[me] = own
     free = {name: node.free_slots for name, node in nodes.items()}
     mine = []
@@ -72,58 +71,56 @@ def assigned(view: RunView, me: str, own: Candidate) -> list[str]:
         if not able:
             continue
         taker = min(able, key=lambda name: (-free[name], name))
-        free[taker] -= role not in LIGHT
+        free[taker] -= role.role.takes_a_slot
         if taker == me:
             mine.append(role)
     return mine
 
 
-def missing(view: RunView, me: str = "", own: Candidate | None = None) -> list[str]:
+def missing(view: RunView, me: str = "", own: Candidate | None = None) -> list[RoleOf]:
     """The roles that the run needs and that nobody has; one that is needed twice may be there twice."""
     assert view.config is not None
-    wanted = {"dataflow": 1 + view.config.dataflow.standbys}
+    wanted = {RoleOf(Role.DATAFLOW): 1 + view.config.dataflow.standbys}
     for policy in view.config.policies:
         progress = view.progress.get(policy)
-        wanted[f"trainer:{policy}"] = 0 if progress is not None and progress.finished else 1
-    wanted |= {f"policy:{policy}": 1 for policy in view.config.policies}
-    wanted |= {"rollout": int(_rollouts_play(view.config)), "recorder": 1}
+        wanted[RoleOf(Role.TRAINER, policy)] = 0 if progress is not None and progress.finished else 1
+    wanted |= {RoleOf(Role.POLICY, policy): 1 for policy in view.config.policies}
+    wanted |= {RoleOf(Role.ROLLOUT): int(_rollouts_play(view.config)), RoleOf(Role.RECORDER): 1}
     return [role for role, count in wanted.items() for _ in range(count - sum(holders(view, role, me, own).values()))]
 
 
-def holders(view: RunView, role: str, me: str = "", own: Candidate | None = None) -> dict[str, int]:
+def holders(view: RunView, role: RoleOf, me: str = "", own: Candidate | None = None) -> dict[str, int]:
     """How many processes of a role each node has, by what is seen of them or by what the node says, if that is more."""
-    kind, _, policy = role.partition(":")
     seen: dict[str, int] = {}
-    for member in view.alive(kind, policy):
+    for member in view.alive(role.role, role.policy):
         if _stays(member) and not _is_agent(member):
             seen[member.node] = seen.get(member.node, 0) + 1
-    said = {m.node: m.roles.count(role) for m in view.alive("node") if _stays(m) and m.node != me}
+    said = {m.node: m.roles.count(str(role)) for m in view.alive(Role.NODE) if _stays(m) and m.node != me}
     if own is not None:
         said[me] = own.held.count(role)
     return {node: max(seen.get(node, 0), said.get(node, 0)) for node in seen | said}
 
 
-def extras(view: RunView, own: Candidate, *, reserved: Sequence[str] = ()) -> list[str]:
+def extras(view: RunView, own: Candidate, *, reserved: Sequence[RoleOf] = ()) -> list[RoleOf]:
     """What else this node serves, the longest queue per slot first. `reserved`: roles that will take slots too."""
     assert view.config is not None
-    free = own.free_slots - sum(role not in LIGHT for role in reserved)
+    free = own.free_slots - sum(role.role.takes_a_slot for role in reserved)
     if view.config.run.deterministic:  # exactly one of each
         return []
-    roles = [f"policy:{policy}" for policy in view.config.policies]
-    roles += ["rollout"] if _rollouts_play(view.config) else []
+    roles = [RoleOf(Role.POLICY, policy) for policy in view.config.policies]
+    roles += [RoleOf(Role.ROLLOUT)] if _rollouts_play(view.config) else []
     open_to = [role for role in roles if role not in (*own.held, *own.lacks, *reserved)]
     return sorted(open_to, key=lambda role: -pressure(view, role))[: max(0, free)]
 
 
-def pressure(view: RunView, role: str) -> float:
+def pressure(view: RunView, role: RoleOf) -> float:
     """Messages that wait per slot that is there; inf = nobody serves it."""
-    kind, _, policy = role.partition(":")
-    gauge = POLICY_SLOTS if kind == "policy" else ROLLOUT_SLOTS
-    slots = sum(member.gauges.get(gauge, 0.0) for member in view.ready(kind, policy))
+    gauge = POLICY_SLOTS if role.role is Role.POLICY else ROLLOUT_SLOTS
+    slots = sum(member.gauges.get(gauge, 0.0) for member in view.ready(role.role, role.policy))
     waiting = sum(
         depth
         for name, depth in view.queues.items()
-        if (name == f"gen.{policy}" if policy else name.startswith("task."))
+        if (name == f"gen.{role.policy}" if role.policy else name.startswith("task."))
     )
     return waiting / slots if slots else math.inf
 
@@ -133,9 +130,9 @@ class Patience:
 
     def __init__(self, hold_s: float = HOLD_S) -> None:
         self._hold_s = hold_s
-        self._since: dict[str, float] = {}
+        self._since: dict[RoleOf, float] = {}
 
-    def due(self, roles: Sequence[str], now: float) -> list[str]:
+    def due(self, roles: Sequence[RoleOf], now: float) -> list[RoleOf]:
         """Those of `roles` that were asked for in every call of the last `hold_s` seconds."""
         self._since = {role: self._since.get(role, now) for role in roles}
         return [role for role in dict.fromkeys(roles) if now - self._since[role] >= self._hold_s]
@@ -152,7 +149,11 @@ def _is_agent(member: Member) -> bool:
 
 
 def _candidate(member: Member) -> Candidate:
-    return Candidate(free_slots=int(member.gauges[NODE_FREE_SLOTS]), lacks=member.unserved, held=member.roles)
+    return Candidate(
+        free_slots=int(member.gauges[NODE_FREE_SLOTS]),
+        lacks={role: why for text, why in member.unserved.items() if (role := RoleOf.parse(text))},
+        held=[role for text in member.roles if (role := RoleOf.parse(text))],
+    )
 
 
 def _stays(member: Member) -> bool:

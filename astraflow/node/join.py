@@ -18,12 +18,13 @@ from rich.console import Console
 
 from astraflow.actors.base.connection import Connection
 from astraflow.bus import NatsBus, topology_of
+from astraflow.concurrency import first_of
 from astraflow.config import from_json
 from astraflow.messages import RunRecord
-from astraflow.node.autojoin import Hiring
+from astraflow.node.autojoin import AutoJoin
 from astraflow.node.node import node_context, report_failure, say, supervise
 from astraflow.node.preemption import Preemption
-from astraflow.node.processes import Crew, parse_role
+from astraflow.node.processes import NodeProcesses, parse_role
 from astraflow.node.record import open_run
 from astraflow.node.runfolder import disk_errors
 from astraflow.node.stopper import Stopper
@@ -76,14 +77,14 @@ async def join(connection: Connection, options: JoinOptions, console: Console) -
             connection.options(), topology_of(config, region=connection.region), producer=f"node-{node}"
         ) as bus:
             ctx = node_context(bus, record, node=node, folder=home)
-            crew = Crew(
+            processes = NodeProcesses(
                 config=config, node=node, connection=connection, folder=home, cores=usable_cores(options.threads)
             )
-            crew.enlist([parse_role(text, config) for text in options.roles])
-            with_what = ", ".join(crew.members) or "whatever role it needs"
+            processes.plan([parse_role(text, config) for text in options.roles])
+            with_what = ", ".join(processes.planned) or "whatever role it needs"
             say(console, f"node {node} joins run {record.name} with {with_what}; logs in {home}")
             failure = await supervise(
-                crew,
+                processes,
                 ctx=ctx,
                 options=connection.options(),
                 console=console,
@@ -91,7 +92,9 @@ async def join(connection: Connection, options: JoinOptions, console: Console) -
                 view=partial(live_view, bus, console),
                 preemption=options.preemption,
                 grace_s=options.grace_s or config.node.grace_s,
-                hiring=None if options.roles else Hiring(ctx, crew, report=partial(say, console, style="yellow")),
+                autojoin=None
+                if options.roles
+                else AutoJoin(ctx, processes, report=partial(say, console, style="yellow")),
             )
         if failure:
             return report_failure(failure, console)
@@ -106,13 +109,6 @@ async def _open_run(
     told = asyncio.Event()
     stopper.attach(drain=told.set, kill=told.set, sentence="")
     report = partial(say, console)
-    async with asyncio.TaskGroup() as group:
-        waiting = group.create_task(open_run(connection, options.run, report))
-        leaving = (
-            group.create_task(told.wait()),
-            group.create_task(options.preemption.noticed(report=report)),
-        )
-        await asyncio.wait((waiting, *leaving), return_when=asyncio.FIRST_COMPLETED)
-        for task in (waiting, *leaving):
-            task.cancel()
-    return None if waiting.cancelled() else waiting.result()
+    return await first_of(
+        open_run(connection, options.run, report), told.wait(), options.preemption.noticed(report=report)
+    )

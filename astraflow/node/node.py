@@ -15,20 +15,22 @@ from astraflow.actors.base.exits import last_lines
 from astraflow.actors.base.heartbeat import Heartbeat
 from astraflow.actors.base.run_record import read_record
 from astraflow.bus import Bus, BusOptions
+from astraflow.concurrency import innermost
 from astraflow.config import from_json
 from astraflow.errors import BusError, ConfigError
 from astraflow.messages import MemberState, Progress, RunRecord
-from astraflow.node.autojoin import Hiring
+from astraflow.messages.roles import Role, RoleOf
+from astraflow.node.autojoin import AutoJoin
 from astraflow.node.child import ProcessSpec
 from astraflow.node.orders import NodeOrders
 from astraflow.node.preemption import Preemption
-from astraflow.node.processes import Crew, Role
+from astraflow.node.processes import NodeProcesses
 from astraflow.node.stopper import Stopper
 from astraflow.node.supervisor import Failure, Supervisor
 
 
 async def supervise(
-    crew: Crew,
+    processes: NodeProcesses,
     *,
     ctx: ActorContext,
     options: BusOptions,
@@ -37,12 +39,12 @@ async def supervise(
     view: Callable[[asyncio.Event], Awaitable[None]],
     preemption: Preemption,
     grace_s: float,
-    hiring: Hiring | None = None,
+    autojoin: AutoJoin | None = None,
 ) -> Failure | None:
-    """Run the crew's processes until the run ends or the node is stopped.
+    """Run the processes until the run ends or the node is stopped.
 
     Args:
-        hiring: adds to the crew as the run needs it; None = it stays as it is, and one that fails takes all with it.
+        autojoin: adds to them as the run needs it; None = it stays as it is, and one that fails takes all with it.
         ctx: the node as a member of the run.
         options: for the node's heartbeat.
         view: shows the run until the event is set.
@@ -50,22 +52,22 @@ async def supervise(
     """
 
     async def resume(spec: ProcessSpec) -> bool:
-        return not orders.ended.is_set() and await still_needed(ctx.bus, crew.members[spec.name].role)
+        return not orders.ended.is_set() and await still_needed(ctx.bus, processes.planned[spec.name].role)
 
     def tell_roles() -> None:
-        ctx.roles = tuple(crew.members[name].role.text for name in supervisor.names())
+        ctx.roles = tuple(str(processes.planned[name].role) for name in supervisor.names())
 
     def report(text: str) -> None:
         say(console, text, style="yellow")
 
     supervisor = Supervisor(
-        [planned.spec for planned in crew.members.values()],
+        [planned.spec for planned in processes.planned.values()],
         grace_s=grace_s,
         max_restarts=ctx.config.node.max_restarts,
         resume=resume,
         report=report,
         startable=ctx.bus.link.up.wait,
-        stays=hiring.failed if hiring is not None else None,
+        stays=autojoin.failed if autojoin is not None else None,
     )
     orders = NodeOrders(ctx, supervisor, report=report, drained=tell_roles)
     tell_roles()
@@ -76,8 +78,8 @@ async def supervise(
         group.create_task(_view(view, over, console))
         followed = (orders.follow_run(), orders.follow_drains(), orders.follow_preemption(preemption))
         following = [group.create_task(job) for job in followed]
-        if hiring is not None:
-            following.append(group.create_task(hiring.follow(supervisor)))
+        if autojoin is not None:
+            following.append(group.create_task(autojoin.follow(supervisor)))
         failure = await supervisor.run()
         for task in following:
             task.cancel()
@@ -89,14 +91,14 @@ def node_context(bus: Bus, record: RunRecord, *, node: str, folder: Path) -> Act
     """A node as a member of the run: `node-<name>`."""
     config = from_json(record.config_json)
     return ActorContext(
-        bus=bus, config=config, record=record, folder=folder, name=f"node-{node}", role="node", node=node
+        bus=bus, config=config, record=record, folder=folder, name=f"node-{node}", role=Role.NODE, node=node
     )
 
 
-async def still_needed(bus: Bus, role: Role) -> bool:
+async def still_needed(bus: Bus, role: RoleOf) -> bool:
     """Whether a process of this role that ended cleanly must be started again: somebody drained it, not the run."""
     try:
-        if role.role == "trainer":
+        if role.role is Role.TRAINER:
             entry = await bus.kv.get(f"progress.{role.policy}")
             if entry is not None and isinstance(entry.message, Progress) and entry.message.finished:
                 return False
@@ -110,7 +112,7 @@ async def _view(view: Callable[[asyncio.Event], Awaitable[None]], over: asyncio.
     try:
         await view(over)
     except* Exception as group:  # noqa: BLE001 - the supervisor: the run goes on without being watched
-        say(console, f"the live view ended: {group.exceptions[0]}", style="yellow")
+        say(console, f"the live view ended: {innermost(group)}", style="yellow")
 
 
 def report_failure(failure: Failure, console: Console) -> int:

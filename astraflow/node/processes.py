@@ -9,70 +9,62 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from astraflow.actors.base.connection import Connection, bus_role
+from astraflow.actors.base.connection import Connection
 from astraflow.config import RunConfig
 from astraflow.errors import ConfigError
+from astraflow.messages.roles import Role, RoleOf
 from astraflow.node.child import ProcessSpec
-from astraflow.node.threads import COMPUTE_ROLES, process_environment, share
-
-DRAIN_ORDER = ("rollout", "policy", "dataflow", "trainer", "recorder")
-OF_A_POLICY = ("policy", "trainer")
-AWAY_FROM_HOME = ("rollout", "policy")  # what can work behind a leaf link
+from astraflow.node.threads import process_environment, share
 
 
-@dataclass(frozen=True, kw_only=True)
-class Role:
-    """`count` processes of one role; `policy` for roles that belong to one."""
+@dataclass(frozen=True)
+class Wanted:
+    """`count` processes of one role."""
 
-    role: str
-    policy: str = ""
+    role: RoleOf
     count: int = 1
 
-    @property
-    def text(self) -> str:
-        """As `--role` takes it: `rollout`, `policy:solver`."""
-        return f"{self.role}:{self.policy}" if self.policy else self.role
 
-
-def roles_of(config: RunConfig) -> list[Role]:
+def roles_of(config: RunConfig) -> list[Wanted]:
     """Every role of a run that lives on one machine. A frozen policy's trainer publishes it once and ends."""
     return [
-        Role(role="dataflow", count=1 + config.dataflow.standbys),
-        Role(role="recorder"),
-        *(Role(role="policy", policy=name, count=p.engine.replicas) for name, p in config.policies.items()),
-        *(Role(role="trainer", policy=name) for name in config.policies),
-        Role(role="rollout", count=config.node.rollouts),
+        Wanted(RoleOf(Role.DATAFLOW), 1 + config.dataflow.standbys),
+        Wanted(RoleOf(Role.RECORDER)),
+        *(Wanted(RoleOf(Role.POLICY, name), policy.engine.replicas) for name, policy in config.policies.items()),
+        *(Wanted(RoleOf(Role.TRAINER, name)) for name in config.policies),
+        Wanted(RoleOf(Role.ROLLOUT), config.node.rollouts),
     ]
 
 
-def parse_role(text: str, config: RunConfig) -> Role:
+def parse_role(text: str, config: RunConfig) -> Wanted:
     """The role of a `--role` argument such as `rollout` or `policy:solver`. Raises ConfigError."""
-    role, _, policy = text.partition(":")
-    if role not in DRAIN_ORDER:
-        every = ", ".join(f"{name}:NAME" if name in OF_A_POLICY else name for name in sorted(DRAIN_ORDER))
+    parsed = RoleOf.parse(text)
+    if parsed is None:
+        every = ", ".join(str(RoleOf(role, "NAME" if role.of_a_policy else "")) for role in sorted(Role.drain_order()))
         raise ConfigError(f"--role {text}: there is no such role; there are {every}")
-    if role in OF_A_POLICY and policy not in config.policies:
+    role, policy = parsed.role, parsed.policy
+    if role.of_a_policy and policy not in config.policies:
         raise ConfigError(f"--role {text}: write {role}:NAME with one of {', '.join(config.policies)}")
-    if role not in OF_A_POLICY and policy:
+    if policy and not role.of_a_policy:
         raise ConfigError(f"--role {text}: a {role} serves all policies; write --role {role}")
-    return Role(role=role, policy=policy, count=max(1, config.node.rollouts) if role == "rollout" else 1)
+    return Wanted(parsed, max(1, config.node.rollouts) if role is Role.ROLLOUT else 1)
 
 
-def serves_region(role: str, region: str, config: RunConfig) -> bool:
+def serves_region(role: Role, region: str, config: RunConfig) -> bool:
     """Whether a role can be in a region: what keeps the run's truth can't be away from home."""
-    return region == config.bus.region or role in AWAY_FROM_HOME
+    return region == config.bus.region or role.away_from_home
 
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
     """One process of a node, and what it is."""
 
-    role: Role
+    role: RoleOf
     spec: ProcessSpec
 
 
 @dataclass(kw_only=True)
-class Crew:
+class NodeProcesses:
     """Makes the processes of a node, and remembers them: a name is given once."""
 
     config: RunConfig
@@ -80,12 +72,12 @@ class Crew:
     connection: Connection
     folder: Path
     cores: int
-    members: dict[str, Planned] = field(default_factory=dict)  # by name, also those that have ended
+    planned: dict[str, Planned] = field(default_factory=dict)  # by name, also those that have ended
 
-    def enlist(
-        self, roles: Sequence[Role], *, expected: Sequence[Role] = (), running: Collection[str] | None = None
+    def plan(
+        self, wanted: Sequence[Wanted], *, expected: Sequence[Wanted] = (), running: Collection[str] | None = None
     ) -> list[Planned]:
-        """The processes of `roles`, with their share of the cores.
+        """The processes that are `wanted`, with their share of the cores.
 
         Args:
             expected: roles that will come soon: cores are left for them.
@@ -93,46 +85,45 @@ class Crew:
                 be, so that threads may be more than cores after a takeover. None: there is no before and no later.
         Raises: ConfigError if fixed numbers of threads ask for more than there is, and `running` is None.
         """
-        for role in roles:
+        for role in (each.role for each in wanted):
             if not serves_region(role.role, self.connection.region, self.config):
-                raise ConfigError(
-                    f"--role {role.text}: it works only in the run's home region {self.config.bus.region}"
-                )
-        threads = self._threads([*roles, *expected], running)
+                raise ConfigError(f"--role {role}: it works only in the run's home region {self.config.bus.region}")
+        threads = self._threads([*wanted, *expected], running)
         planned = []
-        for role in roles:
-            for _ in range(role.count):
-                number = sum(member.role.role == role.role for member in self.members.values())
-                name = f"{role.role}-{self.node}-{number}"
-                own = threads[role.role] if self._computes(role) else 1
-                self.members[name] = Planned(role=role, spec=self._spec(role, name, own))
-                planned.append(self.members[name])
+        for role in (each.role for each in wanted for _ in range(each.count)):
+            number = sum(other.role.role is role.role for other in self.planned.values())
+            name = f"{role.role}-{self.node}-{number}"
+            own = threads[role.role] if self._computes(role) else 1
+            self.planned[name] = Planned(role=role, spec=self._spec(role, name, own))
+            planned.append(self.planned[name])
         return planned
 
-    def _threads(self, roles: Sequence[Role], running: Collection[str] | None) -> dict[str, int]:
-        computing = [role for role in roles if self._computes(role)]
-        counts = {name: sum(role.count for role in computing if role.role == name) for name in COMPUTE_ROLES}
+    def _threads(self, wanted: Sequence[Wanted], running: Collection[str] | None) -> dict[Role, int]:
+        computing = [each for each in wanted if self._computes(each.role)]
+        policies, trainers = (
+            sum(each.count for each in computing if each.role.role is role) for role in (Role.POLICY, Role.TRAINER)
+        )
         node = self.config.node
-        before = sum(self._computes(self.members[name].role) for name in running or ())
-        asked = counts["policy"] * (node.policy_threads or 1) + counts["trainer"] * (node.trainer_threads or 1)
+        before = sum(self._computes(self.planned[name].role) for name in running or ())
+        asked = policies * (node.policy_threads or 1) + trainers * (node.trainer_threads or 1)
         if running is not None and (before or asked > self.cores):
-            even = max(1, self.cores // max(1, before + sum(counts.values())))
-            return {"policy": node.policy_threads or even, "trainer": node.trainer_threads or even}
+            even = max(1, self.cores // max(1, before + policies + trainers))
+            return {Role.POLICY: node.policy_threads or even, Role.TRAINER: node.trainer_threads or even}
         return share(
             self.cores,
-            policies=counts["policy"],
-            trainers=counts["trainer"],
+            policies=policies,
+            trainers=trainers,
             policy_threads=node.policy_threads,
             trainer_threads=node.trainer_threads,
         )
 
-    def _computes(self, role: Role) -> bool:
+    def _computes(self, role: RoleOf) -> bool:
         """Whether it needs a share of the cores for long; the trainer of a frozen policy only publishes it."""
-        frozen = role.role == "trainer" and self.config.policies[role.policy].trainer is None
-        return role.role in COMPUTE_ROLES and not frozen
+        frozen = role.role is Role.TRAINER and self.config.policies[role.policy].trainer is None
+        return role.role.computes and not frozen
 
-    def _spec(self, role: Role, name: str, threads: int) -> ProcessSpec:
-        connection = self.connection.for_role(bus_role(role.role))
+    def _spec(self, role: RoleOf, name: str, threads: int) -> ProcessSpec:
+        connection = self.connection.for_role(role.role)
         command = [sys.executable, "-m", "astraflow.actors", "--role", role.role, "--name", name, "--node", self.node]
         command += ["--run", self.config.run.name, *connection.flags()]
         command += ["--folder", str(self.folder), "--threads", str(threads), "--supervised"]
@@ -142,5 +133,5 @@ class Crew:
             command=tuple(command),
             environment=process_environment(threads, base=os.environ) | connection.environment(),
             log_file=self.folder / "logs" / f"{name}.log",
-            stage=DRAIN_ORDER.index(role.role),
+            stage=Role.drain_order().index(role.role),
         )

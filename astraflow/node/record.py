@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 
 from astraflow.actors.base.connection import Connection
 from astraflow.actors.base.run_record import other_region, read_record
-from astraflow.bus import BusRole, NatsBus, Topology
+from astraflow.bus import NatsBus, Topology
 from astraflow.errors import ConfigError
 from astraflow.messages import RunRecord
+from astraflow.messages.roles import Role
 
 LOOK_EVERY_S = 0.5  # a run that isn't there can't be watched
 
@@ -20,7 +21,7 @@ def bare_topology(connection: Connection, run: str) -> Topology:
     return Topology(run=run, region=connection.region, envs=(), policies=())
 
 
-async def fetch_record(connection: Connection, run: str, role: BusRole = BusRole.OBSERVER) -> RunRecord:
+async def fetch_record(connection: Connection, run: str, role: Role = Role.OBSERVER) -> RunRecord:
     """The run's record from the bus. Raises ConfigError if there is no such run, BusError."""
     async with NatsBus.connect(connection.options(role), bare_topology(connection, run), producer="node") as bus:
         record = await read_record(bus)

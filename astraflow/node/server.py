@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 
 from astraflow.actors.base.exits import describe_exit
 from astraflow.bus import EmbeddedServer
+from astraflow.concurrency import first_of
 from astraflow.errors import BusError
 from astraflow.node.disk import Disk
 from astraflow.node.supervisor import RESTART_WINDOW_S
@@ -66,14 +67,7 @@ class _Keeper:
 
     async def _end(self) -> int | None:
         """How the server ended; None when its disk is full, while it may still run."""
-        async with asyncio.TaskGroup() as group:
-            ended = group.create_task(self._server.wait())
-            full = group.create_task(self._disk.until_full())
-            await asyncio.wait((ended, full), return_when=asyncio.FIRST_COMPLETED)
-            code = ended.result() if ended.done() else None
-            ended.cancel()
-            full.cancel()
-        return code
+        return await first_of(self._server.wait(), self._disk.until_full())
 
     async def _after_a_crash(self, how: str) -> None:
         now = asyncio.get_running_loop().time()

@@ -10,15 +10,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from astraflow.errors import ConfigError
+from astraflow.messages.roles import Role
 from astraflow.models.hub import offline
-
-COMPUTE_ROLES = ("policy", "trainer")
 
 
 def share(
     cores: int, *, policies: int, trainers: int, policy_threads: int = 0, trainer_threads: int = 0
-) -> dict[str, int]:
-    """Threads per process of each compute role.
+) -> dict[Role, int]:
+    """Threads per process of each role that computes.
 
     Args:
         cores: what may be used, ≥ 1.
@@ -44,7 +43,7 @@ def share(
         policy += spare // policies
     elif open_trainers and spare >= trainers:
         trainer += spare // trainers
-    return {"policy": policy, "trainer": trainer}
+    return {Role.POLICY: policy, Role.TRAINER: trainer}
 
 
 def usable_cores(limit: int = 0) -> int:

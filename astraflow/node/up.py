@@ -23,15 +23,16 @@ from astraflow.actors.base.exits import EXIT_ENDED_EARLY
 from astraflow.actors.base.members import left
 from astraflow.actors.base.run_record import read_record
 from astraflow.actors.recorder.summary import read_summary, render_summary
-from astraflow.bus import Bus, BusRole, EmbeddedServer, HubDoor, NatsBus, topology_of
+from astraflow.bus import Bus, EmbeddedServer, HubDoor, NatsBus, topology_of
 from astraflow.config import NodeSection, RunConfig
 from astraflow.errors import ConfigError
+from astraflow.messages.roles import Role
 from astraflow.node.entering import enter_run, refuse_a_twin
 from astraflow.node.node import node_context, report_failure, say, supervise
 from astraflow.node.orders import forget_orders
 from astraflow.node.preemption import Preemption
 from astraflow.node.prepare import prepare_models
-from astraflow.node.processes import Crew, roles_of
+from astraflow.node.processes import NodeProcesses, roles_of
 from astraflow.node.runfolder import LockedFolder, Owner, RunFolder, check_space, disk_errors
 from astraflow.node.server import embedded_server
 from astraflow.node.stopper import Stopper
@@ -102,21 +103,21 @@ async def _run(
     bus: Bus, config: RunConfig, connection: Connection, locked: LockedFolder, console: Console, stopper: Stopper
 ) -> int:
     folder = locked.folder
-    crew = Crew(
+    processes = NodeProcesses(
         config=config,
         node=NODE,
         connection=connection,
         folder=folder.path,
         cores=usable_cores(config.node.threads),
     )
-    crew.enlist(roles_of(config))
-    await forget_orders(bus, [NODE, *crew.members])
+    processes.plan(roles_of(config))
+    await forget_orders(bus, [NODE, *processes.planned])
     record = await read_record(bus)
     assert record is not None, "it was entered"
     failure = await supervise(
-        crew,
+        processes,
         ctx=node_context(bus, record, node=NODE, folder=folder.path),
-        options=connection.options(BusRole.ADMIN),
+        options=connection.options(Role.ADMIN),
         console=console,
         stopper=stopper,
         view=partial(live_view, bus, console),
@@ -149,7 +150,7 @@ async def _until_others_left(bus: Bus, config: RunConfig, console: Console) -> N
     """The run has ended: other nodes may still need the server to hear of it and to say goodbye."""
     try:
         async with asyncio.timeout(config.node.grace_s):
-            await left(bus, lambda member: member.node != NODE and member.role != "region")
+            await left(bus, lambda member: member.node != NODE and member.role != Role.REGION)
     except TimeoutError:
         say(console, f"other nodes are still there after {config.node.grace_s:g} s; see their logs", style="yellow")
 

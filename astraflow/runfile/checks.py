@@ -10,8 +10,9 @@ from pathlib import Path
 from astraflow.config import EnvSection, EvalSection, PolicySection, RunConfig, SourceSection, TrainerSection
 from astraflow.dataflow.trained_by import feeds_of, players_of
 from astraflow.errors import ConfigError
+from astraflow.named import did_you_mean
 from astraflow.runfile.critic_checks import check_critic
-from astraflow.runfile.decode import Where, nearest
+from astraflow.runfile.decode import Where
 from astraflow.runfile.loss_checks import check_loss
 from astraflow.runfile.sglang_checks import check_sglang
 from astraflow.runfile.stages import stage_checks
@@ -99,7 +100,7 @@ def _check_known(
     known = list(known)
     if name not in known:
         there_are = f"; there are {', '.join(known)}" if known else ""
-        hint = nearest(name, known) or there_are
+        hint = did_you_mean(name, known) or there_are
         yield where.error(path, f"there is no [{table}.{name}]{hint}")
 
 
@@ -126,7 +127,7 @@ def _check_model(name: str, policy: PolicySection, where: Where) -> Iterator[Con
     if policy.model in known_models() or (is_hub_id(policy.model) and not folder.is_dir()):
         return
     if not folder.is_dir():
-        hint = nearest(policy.model, known_models()) or f"; known models are {', '.join(known_models())}"
+        hint = did_you_mean(policy.model, known_models()) or f"; known models are {', '.join(known_models())}"
         yield where.error(path, f"model folder {policy.model} does not exist (looked in {Path.cwd()}){hint}")
     elif not (folder / "config.json").is_file():
         yield where.error(path, f"model folder {policy.model} has no config.json; a Hugging Face folder is expected")

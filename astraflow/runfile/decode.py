@@ -4,7 +4,6 @@ Checks each key by itself; what keys mean together is in `checks.py`. It doesn't
 wrong is unknown in the config that comes out (`unknown.py`).
 """
 
-import difflib
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,6 +14,7 @@ import msgspec
 
 from astraflow.config import RunConfig
 from astraflow.errors import ConfigError
+from astraflow.named import did_you_mean, nearest_name
 from astraflow.runfile.schema import ANY_NAME, bare, keys, named_section, section
 from astraflow.runfile.toml import line_of, value_text
 from astraflow.runfile.unknown import UNKNOWN
@@ -43,19 +43,6 @@ class Where:
     def error(self, path: Path, problem: str) -> ConfigError:
         """A ConfigError about one key."""
         return ConfigError(f"{'.'.join(path)}{self.of(path)}: {problem}")
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """`; did you mean x?`, or "" if nothing is near."""
-    found = _nearest_name(name, known)
-    return f"; did you mean {found}?" if found else ""
-
-
-def _nearest_name(name: str, known: Iterable[str]) -> str:
-    names = list(known)
-    found = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    found = found or [other for other in names if len(name) > 2 and other.startswith(name)]
-    return found[0] if found else ""
 
 
 def decode(tree: Mapping[str, Any], where: Where) -> tuple[RunConfig, list[ConfigError]]:
@@ -123,7 +110,7 @@ class _Reader:
         made_here = [origin for origin in self._where.overrides if origin[: len(path) + 1] == (*path, name)]
         given = tables[name] if isinstance(tables[name], Mapping) else {}
         lacks = [f for f in msgspec.structs.fields(kind) if f.required and f.name not in given]
-        hint = nearest(name, [other for other in tables if other != name])
+        hint = did_you_mean(name, [other for other in tables if other != name])
         if not (made_here and lacks and hint):
             return None
         return ConfigError(f"{_missing((*path, name, lacks[0].name), lacks[0].type, self._where)}{hint}")
@@ -131,7 +118,7 @@ class _Reader:
     def _unknown(self, path: Path, known: Iterable[str]) -> str:
         """Note a key that there isn't; returns the one that is meant, if any is near."""
         self._wrong(_unknown(path, known, self._where))
-        return _nearest_name(path[-1], known)
+        return nearest_name(path[-1], known)
 
     def _wrong(self, mistake: ConfigError) -> Any:
         self.mistakes.append(mistake)
@@ -152,7 +139,7 @@ def _check_value(annotation: Any, value: Any, path: Path, where: Where) -> Itera
             yield from _check_value(get_args(kind)[0], item, path, where)
     elif get_origin(kind) is Literal:
         if value not in get_args(kind):
-            hint = nearest(value, get_args(kind)) if isinstance(value, str) else ""
+            hint = did_you_mean(value, get_args(kind)) if isinstance(value, str) else ""
             yield where.error(path, f"expected one of {', '.join(get_args(kind))}, {got}{hint}")
     elif isinstance(value, str) and _CONTROL.search(value):
         yield where.error(path, f"a text without control characters is expected, {got}")
@@ -193,10 +180,10 @@ def _check_json(value: Any, path: Path, where: Where) -> Iterator[ConfigError]:
 
 def _unknown(path: Path, known: Iterable[str], where: Where) -> ConfigError:
     *above, key = path
-    hint = nearest(key, known)
+    hint = did_you_mean(key, known)
     if not hint:  # perhaps the key is right and its table is not: `trainer.steps`
         places = {".".join(k.path[:i]) for k in keys() for i in range(2, len(k.path) + 1) if k.path[i - 1] == key}
-        hint = f"; did you mean {min(places, key=len)}?" if places else ""
+        hint = f"; did you mean {min(places, key=len)!r}?" if places else ""
     if not hint:
         hint = f"; expected one of {', '.join(known)}"
     return ConfigError(f"unknown key {'.'.join([*above, key])}{where.of(path)}{hint}")

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from astraflow.config import EnvSection, EvalSection, RunConfig, SourceSection, from_json, to_json
-from astraflow.errors import AstraflowError, ConfigError
-from astraflow.models.hub import NotHereError, never_fetching
+from astraflow.errors import AstraflowError, ConfigError, NotHereError
+from astraflow.models.hub import never_fetching
 from astraflow.named import load_named
 from astraflow.runfile.checks import trainable
 from astraflow.runfile.decode import Where

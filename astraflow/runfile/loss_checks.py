@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 from astraflow.config import TrainerSection
 from astraflow.errors import ConfigError
-from astraflow.runfile.decode import Where, nearest
+from astraflow.named import did_you_mean
+from astraflow.runfile.decode import Where
 
 OBJECTIVES = ("clip", "ratio", "logprob", "cispo", "sapo")
 """As in `learners/losses/objectives.py`, which imports torch."""
@@ -20,7 +21,7 @@ def check_loss(name: str, trainer: TrainerSection, where: Where) -> Iterator[Con
     own = ":" in loss.objective
     if loss.objective not in OBJECTIVES and not own:
         known = ", ".join(OBJECTIVES)
-        hint = nearest(loss.objective, OBJECTIVES)
+        hint = did_you_mean(loss.objective, OBJECTIVES)
         yield where.error(
             (*path, "objective"), f"is {loss.objective!r}, expected {known} or module:function of your own{hint}"
         )

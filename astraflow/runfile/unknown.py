@@ -13,15 +13,15 @@ from astraflow.config import DataflowSection, RunConfig, RunSection
 from astraflow.errors import ConfigError
 
 
-class LookedAtUnknown(Exception):
+class _LookedAtUnknownError(Exception):
     """A check needs a value that isn't known."""
 
 
 class _Unknown:
-    """Raises LookedAtUnknown whatever is done with it, but for `is`."""
+    """Raises _LookedAtUnknownError whatever is done with it, but for `is`."""
 
     def _look(self, *_: object) -> NoReturn:
-        raise LookedAtUnknown
+        raise _LookedAtUnknownError
 
     __getattr__ = __call__ = __bool__ = __len__ = __iter__ = __contains__ = __getitem__ = _look
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = _look
@@ -34,9 +34,9 @@ UNKNOWN: Any = _Unknown()
 
 def settled(checks: Iterable[Iterator[ConfigError]]) -> Iterator[ConfigError]:
     """The mistakes that the checks find, each as far as it comes without an unknown value."""
-    with suppress(LookedAtUnknown):  # a whole table is unknown
+    with suppress(_LookedAtUnknownError):  # a whole table is unknown
         for check in checks:
-            with suppress(LookedAtUnknown):
+            with suppress(_LookedAtUnknownError):
                 yield from check
 
 

@@ -110,7 +110,8 @@ def _pass_at(metrics: Metrics) -> dict[str, float]:
     found = {
         int(k): value
         for name, value in metrics.values.items()
-        if (k := name.removeprefix(EVAL_PASS_AT)) != name and k.isdecimal() and math.isfinite(value)
+        for k in EVAL_PASS_AT.parts(name) or ()
+        if k.isdecimal() and math.isfinite(value)
     }
     return {str(k): found[k] for k in sorted(found)}
 

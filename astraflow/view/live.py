@@ -5,13 +5,13 @@ least once, since durations grow.
 """
 
 import asyncio
-import contextlib
 import time
 
 from rich.console import Console
 from rich.live import Live
 
 from astraflow.bus import Bus
+from astraflow.concurrency import first_of, wait_at_most
 from astraflow.view.follower import Follower
 from astraflow.view.live_rich import picture
 from astraflow.view.run_view import RunView
@@ -41,20 +41,6 @@ async def _draw(view: RunView, changed: asyncio.Event, console: Console, stop: a
         while not stop.is_set():
             changed.clear()
             live.update(picture(view, at=time.time()), refresh=True)
-            await _until(stop, DRAW_EVERY_S)
-            await _until_either(changed, stop, REDRAW_AFTER_S - DRAW_EVERY_S)
+            await wait_at_most(stop, DRAW_EVERY_S)
+            await first_of(wait_at_most(changed, REDRAW_AFTER_S - DRAW_EVERY_S), stop.wait())
         live.update(picture(view, at=time.time()), refresh=True)
-
-
-async def _until(event: asyncio.Event, seconds: float) -> None:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()
-
-
-async def _until_either(one: asyncio.Event, other: asyncio.Event, seconds: float) -> None:
-    async with asyncio.TaskGroup() as group:
-        first = group.create_task(_until(one, seconds))
-        second = group.create_task(_until(other, seconds))
-        first.add_done_callback(lambda _: second.cancel())
-        second.add_done_callback(lambda _: first.cancel())

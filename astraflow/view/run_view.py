@@ -13,17 +13,17 @@ import msgspec
 from astraflow.config import RunConfig, from_json
 from astraflow.messages import Event, Head, Ledger, Member, MemberState, Message, Progress, Region, RunRecord
 from astraflow.messages.metric_names import (
-    DATAFLOW_BUFFERED_GROUPS,
+    DATAFLOW_READY_GROUPS,
     DATAFLOW_REWARD_ALL,
     POLICY_TOKENS_PER_S,
     POLICY_VERSION,
     TRAIN_REWARD_MEAN,
 )
+from astraflow.messages.roles import Role, RoleOf
 from astraflow.view.history import History
 from astraflow.view.wording import clock, counts, duration
 
 KEPT_EVENTS = 50
-ROLES = frozenset({"policy", "rollout", "dataflow", "trainer", "recorder"})  # an actor's name begins with its role
 
 
 class WaitsFor(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +77,7 @@ class RunView:
     def heard_of(self, actor: str) -> None:
         """An actor said something lately. Without a member record it is gone: an expired key leaves no trace."""
         parts = actor.split("-")
-        if parts[0] in ROLES and parts[-1].isdecimal() and actor not in self.members:
+        if parts[0] in Role.drain_order() and parts[-1].isdecimal() and actor not in self.members:
             self.gone.setdefault(actor, None)
 
     @property
@@ -93,11 +93,13 @@ class RunView:
 
     def tokens_per_s(self, policy: str) -> float:
         """Sampled tokens per second, over the policy's replicas."""
-        return sum(m.gauges.get(POLICY_TOKENS_PER_S, 0.0) for m in self.alive("policy", policy))
+        return sum(m.gauges.get(POLICY_TOKENS_PER_S, 0.0) for m in self.alive(Role.POLICY, policy))
 
     def serving(self, policy: str) -> tuple[int, int] | None:
         """Oldest and newest version that a replica serves; None if none says so."""
-        versions = [int(m.gauges[POLICY_VERSION]) for m in self.ready("policy", policy) if POLICY_VERSION in m.gauges]
+        versions = [
+            int(m.gauges[POLICY_VERSION]) for m in self.ready(Role.POLICY, policy) if POLICY_VERSION in m.gauges
+        ]
         return (min(versions), max(versions)) if versions else None
 
     def rewards(self, policy: str) -> list[tuple[int, float]]:
@@ -123,9 +125,9 @@ class RunView:
     def _groups_ready(self, role: str, policy: str, sentence: str) -> str:
         """How much of the batch that a trainer waits for is there."""
         trainer = self.config.policies[policy].trainer if self.config and policy in self.config.policies else None
-        gauge = f"{DATAFLOW_BUFFERED_GROUPS}.{policy}"
-        ready = [int(m.gauges[gauge]) for m in self.alive("dataflow") if gauge in m.gauges]
-        if role != "trainer" or trainer is None or not ready or not sentence.startswith("batch "):
+        gauge = DATAFLOW_READY_GROUPS.of(policy)
+        ready = [int(m.gauges[gauge]) for m in self.alive(Role.DATAFLOW) if gauge in m.gauges]
+        if role != Role.TRAINER or trainer is None or not ready or not sentence.startswith("batch "):
             return ""
         return f": {max(ready)} of {trainer.batch_groups} groups"
 
@@ -147,21 +149,21 @@ class RunView:
     def _missing(self, config: RunConfig, with_coming: bool) -> list[str]:
         waiting = counts({name.removeprefix("task."): n for name, n in self.queues.items() if name.startswith("task.")})
         absent = [
-            ("dataflow", "", "no dataflow: no tasks are issued"),
-            ("rollout", "", "0 rollout nodes" + ("" if waiting == "none" else f": tasks wait ({waiting})")),
+            (RoleOf(Role.DATAFLOW), "no dataflow: no tasks are issued"),
+            (RoleOf(Role.ROLLOUT), "0 rollout nodes" + ("" if waiting == "none" else f": tasks wait ({waiting})")),
         ]
         for name, section in config.policies.items():
             pending = self.queues.get(f"gen.{name}", 0)
             tail = f": {pending:,} requests wait" if pending else ""
-            absent.append(("policy", name, f"no policy replica for {name}{tail}"))
+            absent.append((RoleOf(Role.POLICY, name), f"no policy replica for {name}{tail}"))
             progress = self.progress.get(name)
             if section.trainer and not (progress and progress.finished):
                 done = f"{progress.step if progress else 0} of {section.trainer.steps} steps are done"
-                absent.append(("trainer", name, f"no trainer for {name}: {done}"))
+                absent.append((RoleOf(Role.TRAINER, name), f"no trainer for {name}: {done}"))
         return self._unserved(config) + [
-            sentence + self._why_absent(role, policy)
-            for role, policy, sentence in absent
-            if not self.ready(role, policy) and (with_coming or not self.alive(role, policy))
+            sentence + self._why_absent(of)
+            for of, sentence in absent
+            if not self.ready(of.role, of.policy) and (with_coming or not self.alive(of.role, of.policy))
         ]
 
     def _cut_off(self) -> list[str]:
@@ -175,22 +177,23 @@ class RunView:
 
     def _unserved(self, config: RunConfig) -> list[str]:
         """Environments that none of the rollouts can run."""
-        rollouts = self.ready("rollout")
+        rollouts = self.ready(Role.ROLLOUT)
         nobody = [env for env in config.envs if rollouts and all(env in m.unserved for m in rollouts)]
         waiting = {env: self.queues.get(f"task.{env}", 0) + self.queues.get(f"task.{env}.eval", 0) for env in nobody}
         return [f"no rollout can run environment {env}: {count:,} tasks wait" for env, count in waiting.items()]
 
-    def _why_absent(self, role: str, policy: str) -> str:
-        coming = [f"{m.actor} is {m.state.value.replace('_', ' ')}" for m in self.alive(role, policy)]
-        lost = [f"{m.actor} is gone" for m in self.gone.values() if m and m.role == role and policy in ("", m.policy)]
-        details = ", ".join([*sorted(coming or lost), *self._why_not_taken(role, policy)])
+    def _why_absent(self, of: RoleOf) -> str:
+        coming = [f"{m.actor} is {m.state.value.replace('_', ' ')}" for m in self.alive(of.role, of.policy)]
+        gone = [m for m in self.gone.values() if m and m.role == of.role and of.policy in ("", m.policy)]
+        lost = [f"{member.actor} is gone" for member in gone]
+        details = ", ".join([*sorted(coming or lost), *self._why_not_taken(of)])
         return f" ({details})" if details else ""
 
-    def _why_not_taken(self, role: str, policy: str) -> list[str]:
+    def _why_not_taken(self, of: RoleOf) -> list[str]:
         """Why the nodes that take roles by need don't take this one; those with the same reason in one part."""
-        text = f"{role}:{policy}" if policy else role
+        text = str(of)
         nodes: dict[str, list[str]] = {}
-        for member in self.alive("node"):
+        for member in self.alive(Role.NODE):
             if text in member.unserved:
                 nodes.setdefault(member.unserved[text], []).append(member.node)
         return [f"not on {', '.join(sorted(names))}: {reason}" for reason, names in nodes.items()]
@@ -200,7 +203,7 @@ def _complaints(member: Member) -> list[str]:
     out = []
     if member.stuck_frame:
         out.append(f"{member.actor} is stuck since {duration(member.loop_lag_s)} in {member.stuck_frame}")
-    if member.role != "node":  # what a node can't have matters only where nobody has it
+    if member.role != Role.NODE:  # what a node can't have matters only where nobody has it
         out += [f"{member.actor} isn't given {env}: {reason}" for env, reason in member.unserved.items()]
     if member.blocked:
         out.append(f"{member.actor} can't store since {clock(member.blocked_since)}: {member.blocked}")

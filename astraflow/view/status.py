@@ -13,6 +13,7 @@ from astraflow.bus import Bus
 from astraflow.errors import ConfigError
 from astraflow.messages import Event, Member, Metrics
 from astraflow.messages.metric_names import TRAIN_STALENESS_MAX, TRAIN_STALENESS_MEAN
+from astraflow.messages.roles import Role
 from astraflow.view.history import EvalPoint
 from astraflow.view.run_view import RunView, WaitsFor
 
@@ -133,7 +134,7 @@ def policy_status(view: RunView, name: str) -> PolicyStatus:
         consumed=progress.consumed if progress else 0,
         version=head.version if head else 0,
         finished=progress.finished if progress else False,
-        replicas=len(view.ready("policy", name)),
+        replicas=len(view.ready(Role.POLICY, name)),
         serving=view.serving(name),
         tokens_per_s=view.tokens_per_s(name),
         reward=rewards[-1][1] if rewards else None,

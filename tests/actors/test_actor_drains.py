@@ -9,7 +9,7 @@ from astraflow.actors.__main__ import parse
 from astraflow.actors.base.acting import follow_drains
 from astraflow.bus import EmbeddedServer
 from astraflow.node.orders import order_drain
-from astraflow.node.processes import Crew, roles_of
+from astraflow.node.processes import NodeProcesses, roles_of
 from tests.actors.contexts import CONFIG, context
 from tests.cli.test_node import CONNECTION
 from tests.support import LIMIT_S, eventually
@@ -46,6 +46,6 @@ async def test_an_order_from_before_its_start_is_not_for_it(nats_server: Embedde
 
 
 def test_actors_of_a_node_leave_orders_to_it() -> None:
-    crew = Crew(config=CONFIG, node="n", connection=CONNECTION, folder=Path("runs/x"), cores=2)
-    for planned in crew.enlist(roles_of(CONFIG)):
+    processes = NodeProcesses(config=CONFIG, node="n", connection=CONNECTION, folder=Path("runs/x"), cores=2)
+    for planned in processes.plan(roles_of(CONFIG)):
         assert parse(list(planned.spec.command[3:])).supervised

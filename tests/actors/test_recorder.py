@@ -13,13 +13,13 @@ import msgspec
 import pytest
 
 from astraflow.actors.base.context import ActorContext
-from astraflow.actors.base.diskfull import DiskFullError
 from astraflow.actors.dataflow.recorded import recorded_floor
 from astraflow.actors.recorder import actor as recorder
 from astraflow.actors.recorder.jsonl import JsonLines
 from astraflow.actors.recorder.summary import Summary, read_summary
 from astraflow.bus import Bus, Cursor, EmbeddedServer
 from astraflow.config import RecordSection
+from astraflow.errors import DiskFullError
 from astraflow.messages import Event, Member, MemberState, Progress, Reason
 from astraflow.messages.metric_names import RECORDER_EPISODES
 from astraflow.view.jsonl_lines import read_episodes, read_metrics

@@ -18,11 +18,11 @@ from astraflow.actors.rollout.actor import RolloutPool
 from astraflow.actors.rollout.call import Call, Completion
 from astraflow.actors.rollout.play import Player
 from astraflow.bus import Delivery, EmbeddedServer, Limits, NatsBus, Topology
+from astraflow.bus.counters import bus_gauges
 from astraflow.config import NodeSection
 from astraflow.envs.base import Outcome, PolicyHandle
 from astraflow.errors import BudgetError
 from astraflow.messages import Episode, Event, GroupClosed, Reason, Task, VersionSpan
-from astraflow.messages.metric_names import bus_gauges
 from astraflow.models.tokenizer import ToyTokenizer
 from tests.actors.contexts import CONFIG, context
 from tests.support import LIMIT_S, eventually, make_task

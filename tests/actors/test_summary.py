@@ -22,11 +22,8 @@ from astraflow.messages.metric_names import (
     EVAL,
     EVAL_SIZE,
     LABEL_SET,
-    TABLE,
     TRAIN_LOSS,
     TRAIN_REWARD_MEAN,
-    describe,
-    named,
 )
 from astraflow.view.history import EpisodeTotals, EvalPoint, History
 from astraflow.view.jsonl_lines import encode_line, episode_line, read_episodes, read_metrics
@@ -231,12 +228,6 @@ def test_episode_lines_are_readable_for_failures_too(tmp_path: Path) -> None:
 def test_episode_text_can_be_left_out() -> None:
     line = episode_line(episode(3), text=False)
     assert (line.prompt, line.answer, line.replies[0].text, line.replies[0].reward) == ("", "", "", 1.0)
-
-
-def test_every_metric_is_in_the_table_once_with_its_kind() -> None:
-    assert all(name == info.name and "." in name and info.unit and info.meaning for name, info in TABLE.items())
-    assert describe().count("\n") == len(TABLE) + 2
-    assert named("train", {"loss": 0.5}) == {TRAIN_LOSS: 0.5}
 
 
 def test_numbers_read_well() -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.actors.base.diskfull import DiskFullError
 from astraflow.actors.trainer.actor import while_full
 from astraflow.bus import EmbeddedServer
+from astraflow.errors import DiskFullError
 from tests.actors.contexts import context
 from tests.support import eventually
 

@@ -10,10 +10,9 @@ import pytest
 
 from astraflow.bus import Bus, BusOptions, BusRole, EmbeddedServer, NatsBus, Topology
 from astraflow.bus.certificates import own_names
-from astraflow.bus.faults import DeniedError
 from astraflow.bus.rights import API, GUESTS
 from astraflow.bus.secure import prepare
-from astraflow.errors import BusError, ConfigError
+from astraflow.errors import BusError, ConfigError, DeniedError
 from astraflow.messages import (
     Decision,
     DecisionKind,

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from astraflow.actors.__main__ import parse
-from astraflow.actors.base.connection import Connection, bus_role, from_flags
+from astraflow.actors.base.connection import Connection, from_flags
 from astraflow.bus import BusRole
 from astraflow.bus.server import find_binary
 from astraflow.errors import ConfigError
+from astraflow.messages.roles import Role
 from astraflow.ports import free_port
 from tests.cli.toyrun import finished, sets, started, write_toy
 
@@ -21,14 +22,14 @@ def test_an_actor_gets_its_own_role_s_key_and_no_secret_in_its_command(tmp_path:
         (tmp_path / f"{role}.nk").touch()
     given = Connection(url="nats://h:1", region="eu", token="secret", credentials_dir=str(tmp_path), ca_file="ca.pem")
     for actor in ("policy", "rollout", "dataflow", "trainer", "recorder"):
-        own = given.for_role(bus_role(actor))
+        own = given.for_role(Role(actor))
         command = ["--role", actor, "--name", "n", "--run", "r", "--folder", "f", *own.flags()]
         assert "secret" not in " ".join(command)
         assert from_flags(parse(command), own.environment()) == own
         assert own.credentials_file == str(tmp_path / f"{'observer' if actor == 'recorder' else actor}.nk")
     (tmp_path / "policy.nk").unlink()
     with pytest.raises(ConfigError, match=r"no credentials for policy: copy policy\.nk"):
-        given.for_role(BusRole.POLICY)
+        given.for_role(Role.POLICY)
 
 
 def test_a_token_file_goes_before_the_environment(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_a_mistake_in_the_run_file_is_one_sentence_and_an_exit_code(tmp_path: Pa
         result = astraflow(verb, file.name, cwd=tmp_path)
         assert result.returncode == code
         where = "policies.solver.trainer.stepps in run.toml line 12"
-        assert complaint(result) == f"unknown key {where}; did you mean steps?"
+        assert complaint(result) == f"unknown key {where}; did you mean 'steps'?"
 
 
 def test_environments_beside_the_run_file_are_found(tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ from astraflow.actors.base.connection import Connection
 from astraflow.bus import Topology
 from astraflow.config import RunConfig
 from astraflow.errors import ConfigError
+from astraflow.messages.roles import Role, RoleOf
 from astraflow.node.join import node_name
-from astraflow.node.processes import Crew, Planned, Role, parse_role, roles_of
+from astraflow.node.processes import NodeProcesses, Planned, parse_role, roles_of
 from astraflow.node.up import join_command, needed_bytes
 from astraflow.runfile import load
 from tests.cli.toyrun import write_toy
@@ -24,11 +25,11 @@ def config(tmp_path: Path) -> RunConfig:
 
 
 def planned(config: RunConfig, cores: int = 8) -> list[Planned]:
-    return crew(config, cores).enlist(roles_of(config))
+    return processes(config, cores).plan(roles_of(config))
 
 
-def crew(config: RunConfig, cores: int) -> Crew:
-    return Crew(config=config, node="local", connection=CONNECTION, folder=Path("runs/demo"), cores=cores)
+def processes(config: RunConfig, cores: int) -> NodeProcesses:
+    return NodeProcesses(config=config, node="local", connection=CONNECTION, folder=Path("runs/demo"), cores=cores)
 
 
 def flag(process: Planned, name: str) -> str:
@@ -52,7 +53,7 @@ def test_one_machine_gets_every_role(config: RunConfig) -> None:
 
 def test_command_and_environment_carry_the_same_threads(config: RunConfig) -> None:
     for process in planned(config):
-        computes = process.role.role == "policy" or process.role == Role(role="trainer", policy="solver")
+        computes = process.role in (RoleOf(Role.POLICY, process.role.policy), RoleOf(Role.TRAINER, "solver"))
         threads = "2" if computes else "1"  # of 8 cores for 4 processes; the frozen judge's trainer only publishes it
         assert flag(process, "--threads") == process.spec.environment["OMP_NUM_THREADS"] == threads
         assert flag(process, "--token-file") == "nats/token"
@@ -66,29 +67,29 @@ def test_rollouts_drain_first_and_the_recorder_last(config: RunConfig) -> None:
 
 
 def test_who_comes_later_gets_what_an_even_share_would_be(config: RunConfig) -> None:
-    here = crew(config, cores=8)
+    here = processes(config, cores=8)
     solver, trainer = parse_role("policy:solver", config), parse_role("trainer:solver", config)
-    first = here.enlist([solver], expected=[trainer])
+    first = here.plan([solver], expected=[trainer])
     assert [flag(p, "--threads") for p in first] == ["4"]
     names = [p.spec.name for p in first]
-    assert [flag(p, "--threads") for p in here.enlist([trainer], running=names)] == ["4"]
-    assert [flag(p, "--threads") for p in here.enlist([solver], running=list(here.members))] == ["2"]
-    assert list(here.members) == ["policy-local-0", "trainer-local-0", "policy-local-1"]
+    assert [flag(p, "--threads") for p in here.plan([trainer], running=names)] == ["4"]
+    assert [flag(p, "--threads") for p in here.plan([solver], running=list(here.planned))] == ["2"]
+    assert list(here.planned) == ["policy-local-0", "trainer-local-0", "policy-local-1"]
 
 
 def test_a_machine_with_few_cores_gives_every_process_one_thread(config: RunConfig) -> None:
-    here = crew(config, cores=1)
+    here = processes(config, cores=1)
     roles = [parse_role(text, config) for text in ("policy:solver", "trainer:solver", "policy:judge")]
-    assert [flag(p, "--threads") for p in here.enlist(roles)] == ["1", "1", "1"]
+    assert [flag(p, "--threads") for p in here.plan(roles)] == ["1", "1", "1"]
 
 
 def test_roles_are_read_from_their_flags(config: RunConfig) -> None:
     texts = ["policy:judge", "rollout", "trainer:solver", "dataflow", "recorder"]
     roles = [parse_role(text, config) for text in texts]
-    assert [(r.role, r.policy, r.count) for r in roles] == [
+    assert [(r.role.role, r.role.policy, r.count) for r in roles] == [
         ("policy", "judge", 1), ("rollout", "", 2), ("trainer", "solver", 1), ("dataflow", "", 1), ("recorder", "", 1),
     ]  # fmt: skip
-    assert [role.text for role in roles] == texts
+    assert [str(each.role) for each in roles] == texts
 
 
 @pytest.mark.parametrize("role", ["node", "trainer", "policy", "policy:solvr", "rollout:solver", "recorder:x", ""])

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from astraflow.config import TrainerSection
-from astraflow.dataflow.advantages import ADVANTAGES, EmptyGroupError, advantage_function, dr_grpo, grpo, rloo
-from astraflow.errors import ConfigError
+from astraflow.dataflow.advantages import ADVANTAGES, advantage_function, dr_grpo, grpo, rloo
+from astraflow.errors import ConfigError, EmptyGroupError
 
 groups = arrays(np.float64, st.integers(1, 16), elements=st.floats(-100, 100, width=32))
 every = pytest.mark.parametrize("name", sorted(ADVANTAGES))

@@ -46,13 +46,13 @@ def test_value_loss_falls_and_the_variance_gets_explained(tmp_path: Path) -> Non
     still = {"learning_rate": 0.0, "micro_batch_tokens": 4096}
     one = learner(model_folder(tmp_path), settings(still, gae_lambda=1.0, value_clip=0.0, learning_rate=0.06))
     first = one.step(told_by_the_prompt(0)).metrics
-    assert first["value_loss"] == pytest.approx(0.25)  # ½·mean of 1 and 0
-    assert first["explained_variance"] == pytest.approx(0.0)
-    assert (first["value_mean"], first["return_mean"]) == (0.0, pytest.approx(0.5))
+    assert first["train.value_loss"] == pytest.approx(0.25)  # ½·mean of 1 and 0
+    assert first["train.explained_variance"] == pytest.approx(0.0)
+    assert (first["train.value_mean"], first["train.return_mean"]) == (0.0, pytest.approx(0.5))
     for _ in range(14):
         last = one.step(told_by_the_prompt(0)).metrics
-    assert last["value_loss"] < 0.2 * first["value_loss"]
-    assert last["explained_variance"] > 0.6
+    assert last["train.value_loss"] < 0.2 * first["train.value_loss"]
+    assert last["train.explained_variance"] > 0.6
 
 
 def test_groups_of_equal_rewards_teach_the_critic_and_then_the_policy(tmp_path: Path) -> None:
@@ -60,8 +60,8 @@ def test_groups_of_equal_rewards_teach_the_critic_and_then_the_policy(tmp_path: 
     before = digest(one.export())
     report = one.step([sample([1, 2], [3, 4], advantage=1.0), sample([1, 2], [5, 6, 7], advantage=1.0, member=1)])
     assert report.trained
-    assert report.metrics["skipped_samples"] == 0
-    assert report.metrics["value_loss"] > 0
+    assert report.metrics["train.skipped_samples"] == 0
+    assert report.metrics["train.value_loss"] > 0
     assert digest(one.export()) != before
 
 
@@ -75,8 +75,9 @@ def test_every_micro_batching_takes_the_same_step(tmp_path: Path, coefficient: f
         one.step(batch(1))
         reports.append(one.step(batch(3)).metrics)
     small, large = reports
-    assert small["micro_batches"] > large["micro_batches"]
-    for name in ("loss", "grad_norm", "value_loss", "value_grad_norm", "value_mean", "explained_variance"):
+    assert small["train.micro_batches"] > large["train.micro_batches"]
+    for what in ("loss", "grad_norm", "value_loss", "value_grad_norm", "value_mean", "explained_variance"):
+        name = f"train.{what}"
         assert small[name] == pytest.approx(large[name], rel=2e-3, abs=1e-5), name
 
 
@@ -87,9 +88,9 @@ def test_while_it_warms_up_not_one_bit_of_the_policy_moves(tmp_path: Path) -> No
     before = digest(one.export())
     reports = [one.step(batch(i)) for i in range(2)]
     assert digest(one.export()) == before
-    assert all(report.trained and report.metrics["value_grad_norm"] > 0 for report in reports)
-    assert reports[1].metrics["value_mean"] != 0
-    rates = [report.metrics["lr"] for report in (*reports, one.step(batch(2)), one.step(batch(3)))]
+    assert all(report.trained and report.metrics["train.value_grad_norm"] > 0 for report in reports)
+    assert reports[1].metrics["train.value_mean"] != 0
+    rates = [report.metrics["train.lr"] for report in (*reports, one.step(batch(2)), one.step(batch(3)))]
     assert rates == [0, 0, pytest.approx(5e-4), pytest.approx(1e-3)]
     assert digest(one.export()) != before
 
@@ -138,8 +139,8 @@ def test_several_turns_are_one_trajectory_and_context_has_no_value(tmp_path: Pat
         versions=(), advantage=8.0, reward=8.0,
     )  # fmt: skip
     metrics = learner(model_folder(tmp_path), settings(gamma=0.5, gae_lambda=1.0)).step([turns]).metrics
-    assert metrics["return_mean"] == pytest.approx((2 + 4 + 8) / 3)
-    assert metrics["value_loss"] == pytest.approx((4 + 16 + 64) / 2 / 3)
+    assert metrics["train.return_mean"] == pytest.approx((2 + 4 + 8) / 3)
+    assert metrics["train.value_loss"] == pytest.approx((4 + 16 + 64) / 2 / 3)
 
 
 def test_resumed_run_equals_the_uninterrupted_one_bit_for_bit(tmp_path: Path) -> None:
@@ -178,7 +179,7 @@ def test_a_run_may_gain_or_lose_its_critic_and_keeps_the_policy(tmp_path: Path) 
     weights, _ = state(plain, tmp_path / "plain")
     with_critic.restore(tmp_path / "plain")
     report = with_critic.step(batch(1)).metrics
-    assert report["lr"] == 0, "a critic that is new warms up, however far the policy is"
+    assert report["train.lr"] == 0, "a critic that is new warms up, however far the policy is"
     moved, _ = state(with_critic, tmp_path / "with")
     assert moved == weights
     plain.step(batch(1))

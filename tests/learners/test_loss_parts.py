@@ -38,10 +38,11 @@ def test_every_micro_batching_takes_the_same_step(tmp_path: Path) -> None:
             chosen = settings(preset, trainer={"micro_batch_tokens": budget, "updates_per_batch": 2})
             reports.append(learner(folder, chosen).step(batch(3)).metrics)
         small, large = reports
-        assert small["micro_batches"] > large["micro_batches"]
-        for name in ("loss", "grad_norm", "clip_fraction", "masked_fraction", "ess", "second_moment"):
+        assert small["train.micro_batches"] > large["train.micro_batches"]
+        for what in ("loss", "grad_norm", "clip_fraction", "masked_fraction", "ess", "second_moment"):
+            name = f"train.{what}"
             assert small[name] == pytest.approx(large[name], rel=1e-3, abs=1e-6), (preset, name)
-    assert small["reference_kl"] == pytest.approx(large["reference_kl"], rel=1e-2)
+    assert small["train.reference_kl"] == pytest.approx(large["train.reference_kl"], rel=1e-2)
 
 
 def test_m2po_masks_in_the_learner(tmp_path: Path) -> None:
@@ -49,22 +50,22 @@ def test_m2po_masks_in_the_learner(tmp_path: Path) -> None:
     bound, free = (
         learner(folder, settings(objective="ratio", m2_threshold=m2)).step(batch(3)).metrics for m2 in (0.01, 0.0)
     )
-    assert bound["masked_fraction"] > 0.1
-    assert free["masked_fraction"] == 0
-    assert bound["second_moment"] == pytest.approx(free["second_moment"])
+    assert bound["train.masked_fraction"] > 0.1
+    assert free["train.masked_fraction"] == 0
+    assert bound["train.second_moment"] == pytest.approx(free["train.second_moment"])
 
 
 def test_proximal_logprobs_are_of_the_batchs_start_in_every_update(tmp_path: Path) -> None:
     """The engine's numerics don't clip anything then; what the first updates changed does."""
     chosen = settings("decoupled-ppo", trainer={"learning_rate": 3e-2, "updates_per_batch": 3, "max_grad_norm": 1e9})
     far = learner(model_folder(tmp_path), chosen).step(batch(3)).metrics
-    assert (far["updates"], far["skipped_updates"]) == (3, 0)
-    assert far["clip_fraction"] > 0
+    assert (far["train.updates"], far["train.skipped_updates"]) == (3, 0)
+    assert far["train.clip_fraction"] > 0
     still = settings("decoupled-ppo", trainer={"learning_rate": 0.0, "updates_per_batch": 3})
     metrics = learner(tmp_path, still).step(batch(3)).metrics
-    assert metrics["clip_fraction"] == 0.0
-    assert metrics["mismatch"] > 0.1
-    assert learner(tmp_path, section(learning_rate=0.0)).step(batch(3)).metrics["clip_fraction"] > 0.1
+    assert metrics["train.clip_fraction"] == 0.0
+    assert metrics["train.mismatch"] > 0.1
+    assert learner(tmp_path, section(learning_rate=0.0)).step(batch(3)).metrics["train.clip_fraction"] > 0.1
 
 
 def test_updates_share_a_batch_by_whole_groups_and_every_token_is_trained_once(tmp_path: Path) -> None:
@@ -85,7 +86,7 @@ def test_a_bad_update_leaves_the_step_with_those_before_it(tmp_path: Path) -> No
     good = [sample([1, 2], [3, 4], group="good"), sample([1, 2], [5], advantage=-1.0, member=1, group="good")]
     report = one.step([*good, huge])
     assert report.trained
-    assert (report.metrics["updates"], report.metrics["skipped_updates"]) == (1, 1)
+    assert (report.metrics["train.updates"], report.metrics["train.skipped_updates"]) == (1, 1)
     twin.step(good)
     assert digest(one.export()) == digest(twin.export())
     before = state(one, tmp_path / "before")
@@ -97,15 +98,17 @@ def test_reference_stays_what_training_began_with(tmp_path: Path) -> None:
     base = model_folder(tmp_path / "base")
     chosen = settings(kl=0.1, trainer={"learning_rate": 1e-2})
     one = learner(base, chosen)
-    assert "reference_kl" not in one.step(batch(1)).metrics, "exactly 0 before the first update"
-    moved = one.step(batch(2)).metrics["reference_kl"]
+    assert "train.reference_kl" not in one.step(batch(1)).metrics, "exactly 0 before the first update"
+    moved = one.step(batch(2)).metrics["train.reference_kl"]
     assert moved > 0
     (tmp_path / "later").mkdir()
     one.export_model(tmp_path / "later")
     from astraflow.learners.torch_learner import TorchLearner
 
     cold = TorchLearner(tmp_path / "later", chosen, seed=0, threads=1, reference_folder=base)
-    assert cold.step(batch(3)).metrics["reference_kl"] == pytest.approx(one.step(batch(3)).metrics["reference_kl"])
+    assert cold.step(batch(3)).metrics["train.reference_kl"] == pytest.approx(
+        one.step(batch(3)).metrics["train.reference_kl"]
+    )
 
 
 def test_kl_pulls_back_where_nothing_is_rewarded(tmp_path: Path) -> None:
@@ -113,7 +116,7 @@ def test_kl_pulls_back_where_nothing_is_rewarded(tmp_path: Path) -> None:
     one = learner(model_folder(tmp_path), settings(kl=1.0, kl_estimator="k2", trainer={"learning_rate": 3e-3}))
     for i in range(3):
         one.step(batch(i))
-    kls = [one.step(flat).metrics["reference_kl"] for _ in range(12)]
+    kls = [one.step(flat).metrics["train.reference_kl"] for _ in range(12)]
     assert kls[-1] < 0.7 * max(kls)
 
 
@@ -140,7 +143,7 @@ def test_entropy_and_its_gradient_equal_the_plain_computation(tmp_path: Path) ->
 def test_entropy_bonus_flattens(tmp_path: Path) -> None:
     flat = [msgspec.structs.replace(one, advantage=0.0) for one in batch(2)]
     one = learner(model_folder(tmp_path), settings(entropy_bonus=1.0, trainer={"learning_rate": 3e-3}))
-    entropies = [one.step(flat).metrics["token_entropy"] for _ in range(6)]
+    entropies = [one.step(flat).metrics["train.token_entropy"] for _ in range(6)]
     assert entropies[0] < entropies[-1] <= math.log(64)
 
 
@@ -149,10 +152,12 @@ def test_the_example_of_an_own_loss_trains(tmp_path: Path, monkeypatch: pytest.M
     own = settings(objective="my_loss:bounded_ratio", args={"bound": 1e9})
     metrics = learner(model_folder(tmp_path), own).step(batch(3)).metrics
     plain = learner(tmp_path, settings(objective="ratio")).step(batch(3)).metrics
-    assert metrics["loss"] == pytest.approx(plain["loss"])
-    assert metrics["grad_norm"] == pytest.approx(plain["grad_norm"])
+    assert metrics["train.loss"] == pytest.approx(plain["train.loss"])
+    assert metrics["train.grad_norm"] == pytest.approx(plain["train.grad_norm"])
     bounded = settings(objective="my_loss:bounded_ratio", args={"bound": 1.0})
-    assert learner(tmp_path, bounded).step(batch(3)).metrics["grad_norm"] != pytest.approx(plain["grad_norm"])
+    assert learner(tmp_path, bounded).step(batch(3)).metrics["train.grad_norm"] != pytest.approx(
+        plain["train.grad_norm"]
+    )
 
 
 def without_logprobs(samples: list[Sample]) -> list[Sample]:
@@ -166,5 +171,5 @@ def test_missing_logprobs_are_named_where_the_loss_needs_them(tmp_path: Path) ->
             learner(folder, chosen).step(without_logprobs(batch(1)))
     for chosen in (settings(objective="logprob"), settings("gspo")):
         metrics = learner(folder, chosen).step(without_logprobs(batch(1))).metrics
-        assert "entropy" not in metrics
-        assert metrics["loss"] == learner(folder, chosen).step(batch(1)).metrics["loss"]
+        assert "train.entropy" not in metrics
+        assert metrics["train.loss"] == learner(folder, chosen).step(batch(1)).metrics["train.loss"]

@@ -49,7 +49,7 @@ def test_gradient_that_overflows_skips_the_step_without_a_trace(tmp_path: Path) 
     huge = sample([1, 2], [3], advantage=2e38, behaviour=[0.0])  # the loss is finite, its gradient is not
     report = one.step([huge])
     assert (report.trained, report.skip_reason) == (False, "nan_gradient")
-    assert math.isfinite(report.metrics["loss"])
+    assert math.isfinite(report.metrics["train.loss"])
     assert state(one, tmp_path / "after") == before
     one.step(batch(3))
     twin.step(batch(3))
@@ -91,11 +91,11 @@ def test_samples_without_advantage_are_not_computed_but_stay_in_the_denominator(
     flat = [sample([9, 8], [7, 6, 5, 4], advantage=0.0, group=f"flat{i}") for i in range(7)]
     alone = learner(model_folder(tmp_path / "a"), section(learning_rate=0.0)).step(useful).metrics
     mixed = learner(model_folder(tmp_path / "b"), section(learning_rate=0.0)).step(useful + flat).metrics
-    assert (alone["tokens"], mixed["tokens"]) == (4, 4 + 7 * 4)
-    assert mixed["computed_tokens"] == alone["computed_tokens"]
-    assert mixed["skipped_samples"] == 7
-    assert mixed["grad_norm"] == pytest.approx(alone["grad_norm"] / 8)
-    assert mixed["loss"] == pytest.approx(alone["loss"] / 8)
+    assert (alone["train.tokens"], mixed["train.tokens"]) == (4, 4 + 7 * 4)
+    assert mixed["train.computed_tokens"] == alone["train.computed_tokens"]
+    assert mixed["train.skipped_samples"] == 7
+    assert mixed["train.grad_norm"] == pytest.approx(alone["train.grad_norm"] / 8)
+    assert mixed["train.loss"] == pytest.approx(alone["train.loss"] / 8)
 
 
 def test_batch_without_any_advantage_is_a_step_with_gradient_zero(tmp_path: Path) -> None:
@@ -103,8 +103,8 @@ def test_batch_without_any_advantage_is_a_step_with_gradient_zero(tmp_path: Path
     before = digest(one.export())
     report = one.step([sample([1, 2], [3], advantage=0.0)])
     assert report.trained
-    assert (report.metrics["loss"], report.metrics["grad_norm"]) == (0.0, 0.0)
-    assert "mismatch" not in report.metrics
+    assert (report.metrics["train.loss"], report.metrics["train.grad_norm"]) == (0.0, 0.0)
+    assert "train.mismatch" not in report.metrics
     assert digest(one.export()) == before  # no momentum yet
 
 
@@ -114,7 +114,7 @@ def test_learning_rate_zero_keeps_weights_and_mismatch_for_fifty_steps(
 ) -> None:
     one = learner(model_folder(tmp_path, dtype=kept), section(dtype=dtype, learning_rate=0.0))
     before = digest(one.export())
-    mismatches = {one.step(batch(4)).metrics["mismatch"] for _ in range(50)}
+    mismatches = {one.step(batch(4)).metrics["train.mismatch"] for _ in range(50)}
     assert digest(one.export()) == before
     assert len(mismatches) == 1
 
@@ -133,10 +133,10 @@ def test_engine_with_the_same_weights_has_no_mismatch(tmp_path: Path) -> None:
     for budget in (16, 50, 4096):
         settings = section(micro_batch_tokens=budget, learning_rate=0.0)
         metrics = learner(folder, settings).step(samples).metrics
-        assert metrics["mismatch_max"] < 1e-5
-        assert metrics["mean_ratio"] == pytest.approx(1.0, abs=1e-5)
-        assert metrics["clip_fraction"] == 0.0
-        assert metrics["approx_kl"] == pytest.approx(0.0, abs=1e-6)
+        assert metrics["train.mismatch_max"] < 1e-5
+        assert metrics["train.mean_ratio"] == pytest.approx(1.0, abs=1e-5)
+        assert metrics["train.clip_fraction"] == 0.0
+        assert metrics["train.approx_kl"] == pytest.approx(0.0, abs=1e-6)
 
 
 def test_warm_up_is_linear_and_counts_trained_steps_only(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_warm_up_is_linear_and_counts_trained_steps_only(tmp_path: Path) -> None
     for i in range(6):
         if i == 2:
             assert not one.step([]).trained
-        rates.append(one.step(batch(i)).metrics["lr"])
+        rates.append(one.step(batch(i)).metrics["train.lr"])
     assert rates == pytest.approx([0.25e-3, 0.5e-3, 0.75e-3, 1e-3, 1e-3, 1e-3])
 
 
@@ -210,7 +210,7 @@ def test_rotary_frequencies_stay_in_fp32(tmp_path: Path) -> None:
         logprobs = full(input_ids=tokens).logits.float()[0, :-1].log_softmax(-1).gather(1, tokens[0, 1:, None])
     completion = tokens[0, 1:].tolist()
     metrics = one.step([sample([0], completion, behaviour=logprobs.squeeze(1).tolist())]).metrics
-    assert metrics["mismatch_max"] < 1e-6
+    assert metrics["train.mismatch_max"] < 1e-6
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from astraflow.config import TrainerSection
+from astraflow.config import CriticSection, TrainerSection
 from astraflow.errors import ConfigError, WeightsError
 from astraflow.learners.factory import build_learner
 from astraflow.learners.torch_learner import TorchLearner
 from astraflow.learners.toy import ToyLearner
+from astraflow.messages.metric_names import known
 from tests.learners.learner_cases import model_folder, sample, section
 
 
@@ -52,6 +53,16 @@ def test_toy_skips_what_the_torch_learner_skips(tmp_path: Path, samples: list, r
         report = learner.step(samples)
         assert (report.trained, report.skip_reason) == (False, reason)
     assert weights(one).sum() == 0
+
+
+def test_every_number_that_a_step_reports_is_in_the_table(tmp_path: Path) -> None:
+    torch_learner = TorchLearner(
+        model_folder(tmp_path), section(critic=CriticSection(), advantage="gae"), seed=0, threads=1
+    )
+    for learner in (toy(tmp_path / "toy"), torch_learner):
+        report = learner.step([sample([1], [2, 3]), sample([1], [4], member=1, advantage=-1.0)])
+        assert report.metrics
+        assert [name for name in report.metrics if not known(name)] == []
 
 
 def test_toy_state_is_restored_exactly(tmp_path: Path) -> None:
@@ -94,7 +105,7 @@ def test_factory_builds_what_the_run_file_names(tmp_path: Path) -> None:
 
 def test_toy_needs_no_torch(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from astraflow.config import TrainerSection;"
+        "import sys; from pathlib import Path; from astraflow.config import CriticSection, TrainerSection;"
         "from astraflow.learners.factory import build_learner;"
         f"build_learner(TrainerSection(steps=1, learner='toy'), Path({str(tmp_path)!r}), seed=0, threads=1).step([]);"
         "assert not {'torch', 'transformers'} & sys.modules.keys(), 'heavy imports'"

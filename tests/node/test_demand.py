@@ -8,6 +8,7 @@ import pytest
 from astraflow.config import DataflowSection, EnvSection, to_json
 from astraflow.messages import Head, Member, MemberState, Progress
 from astraflow.messages.metric_names import NODE_FREE_SLOTS, POLICY_SLOTS, ROLLOUT_SLOTS
+from astraflow.messages.roles import Role, RoleOf
 from astraflow.node.capability import Machine
 from astraflow.node.demand import Candidate, Patience, assigned, extras, lacks, missing, pressure
 from astraflow.view.run_view import RunView
@@ -15,8 +16,22 @@ from tests.actors.run_in_progress import CONFIG, RECORD, everybody, member, view
 
 GIB = 1 << 30
 HERE = Machine(cores=4, memory_bytes=8 * GIB)
-EVERYTHING = ["dataflow", "trainer:solver", "trainer:judge", "policy:solver", "policy:judge", "rollout", "recorder"]
-OTHERS = ["trainer:judge", "recorder"]  # what `everybody` lacks: the judge was never published
+
+
+def one(text: str) -> RoleOf:
+    """The role that is written so."""
+    parsed = RoleOf.parse(text)
+    assert parsed is not None
+    return parsed
+
+
+def some(*texts: str) -> list[RoleOf]:
+    """The roles that are written so."""
+    return [one(text) for text in texts]
+
+
+EVERYTHING = some("dataflow", "trainer:solver", "trainer:judge", "policy:solver", "policy:judge", "rollout", "recorder")
+OTHERS = some("trainer:judge", "recorder")  # what `everybody` lacks: the judge was never published
 
 
 def node(name: str, free_slots: int, *roles: str, **fields: object) -> Member:
@@ -49,37 +64,37 @@ def test_a_trainer_that_has_finished_is_not_missing() -> None:
         done = Progress(policy=policy, consumed=30, step=30, version=30, epoch=1, finished=True)
         view.apply(f"progress.{policy}", done)
     view.apply("member.trainer-n-0", None)
-    assert missing(view) == ["recorder"]
+    assert missing(view) == some("recorder")
 
 
 def test_agents_that_join_are_no_rollout_and_play_alone_where_the_run_says_so() -> None:
     view = view_of(*everybody(), member("rollout-agent-x", "rollout", node="x"))
     view.apply("member.rollout-n-0", None)
-    assert missing(view) == ["trainer:judge", "rollout", "recorder"]
+    assert missing(view) == some("trainer:judge", "rollout", "recorder")
     config = msgspec.structs.replace(CONFIG, envs={"sums": EnvSection(kind="toy", agent="external")})
     view.apply("run", msgspec.structs.replace(RECORD, config_json=to_json(config)))
     assert missing(view) == OTHERS
-    assert "rollout" not in extras(view, Candidate(free_slots=9))
+    assert one("rollout") not in extras(view, Candidate(free_slots=9))
 
 
 def test_standbys_are_wanted_on_nodes_of_their_own() -> None:
     view = view_of(*everybody())
     config = msgspec.structs.replace(CONFIG, dataflow=DataflowSection(standbys=1))
     view.apply("run", msgspec.structs.replace(RECORD, config_json=to_json(config)))
-    assert missing(view) == ["dataflow", *OTHERS]
-    assert assigned(view, "n", Candidate(free_slots=9, held=["dataflow", *OTHERS])) == []
-    assert assigned(view, "m", Candidate(free_slots=0, held=OTHERS)) == ["dataflow"]
+    assert missing(view) == [one("dataflow"), *OTHERS]
+    assert assigned(view, "n", Candidate(free_slots=9, held=[one("dataflow"), *OTHERS])) == []
+    assert assigned(view, "m", Candidate(free_slots=0, held=OTHERS)) == some("dataflow")
 
 
 def test_a_role_that_a_node_says_it_takes_is_held_before_its_process_is_seen() -> None:
-    assert missing(view_of(node("a", 0, *EVERYTHING))) == []
-    leaving = node("a", 0, *EVERYTHING, state=MemberState.DRAINING)
+    assert missing(view_of(node("a", 0, *map(str, EVERYTHING)))) == []
+    leaving = node("a", 0, *map(str, EVERYTHING), state=MemberState.DRAINING)
     assert missing(view_of(leaving)) == EVERYTHING
 
 
 def test_a_process_that_leaves_is_missed_before_it_is_gone() -> None:
     view = view_of(*everybody(), member("dataflow-n-0", "dataflow", state=MemberState.DRAINING))
-    assert missing(view)[0] == "dataflow"
+    assert missing(view)[0] == one("dataflow")
 
 
 def test_one_node_alone_takes_everything_however_small_it_is() -> None:
@@ -92,18 +107,18 @@ def test_missing_roles_go_where_slots_are_free_and_every_node_says_the_same() ->
     own = {"a": 2, "b": 4, "c": 1}
     taken = {name: assigned(view, name, Candidate(free_slots=free)) for name, free in own.items()}
     assert taken == {
-        "a": ["policy:solver", "rollout"],
-        "b": ["dataflow", "trainer:solver", "trainer:judge", "policy:judge", "recorder"],
+        "a": some("policy:solver", "rollout"),
+        "b": some("dataflow", "trainer:solver", "trainer:judge", "policy:judge", "recorder"),
         "c": [],
     }
-    assert sorted(role for roles in taken.values() for role in roles) == sorted(EVERYTHING)
+    assert sorted(str(role) for roles in taken.values() for role in roles) == sorted(map(str, EVERYTHING))
 
 
 def test_nobody_gets_a_role_that_it_lacks_or_has_already_and_others_get_it() -> None:
     view = view_of(*everybody(), node("b", 0))
     view.apply("member.rollout-n-0", None)
-    assert assigned(view, "a", Candidate(free_slots=5, lacks={"rollout": "no sums"}, held=OTHERS)) == []
-    assert assigned(view, "b", Candidate(free_slots=0, held=OTHERS)) == ["rollout"]
+    assert assigned(view, "a", Candidate(free_slots=5, lacks={one("rollout"): "no sums"}, held=OTHERS)) == []
+    assert assigned(view, "b", Candidate(free_slots=0, held=OTHERS)) == some("rollout")
     lacking = view_of(*everybody(), node("b", 9, unserved={"recorder": "x", "trainer:judge": "no torch"}))
     assert assigned(lacking, "a", Candidate(free_slots=0)) == OTHERS
 
@@ -116,34 +131,35 @@ def test_nodes_that_have_fixed_roles_or_leave_are_no_candidates() -> None:
 
 def test_a_missing_role_is_due_after_it_has_been_missing_without_a_break() -> None:
     patience = Patience(hold_s=2.0)
-    assert patience.due(["rollout"], 10.0) == []
-    assert patience.due(["rollout", "recorder"], 11.9) == []
-    assert patience.due(["rollout", "recorder"], 12.0) == ["rollout"]
-    assert patience.due(["recorder"], 13.0) == []
-    assert patience.due(["rollout", "recorder"], 13.9) == ["recorder"]
+    both, rollout, recorder = some("rollout", "recorder"), some("rollout"), some("recorder")
+    assert patience.due(rollout, 10.0) == []
+    assert patience.due(both, 11.9) == []
+    assert patience.due(both, 12.0) == rollout
+    assert patience.due(recorder, 13.0) == []
+    assert patience.due(both, 13.9) == recorder
 
 
 def test_free_slots_serve_what_has_the_longest_queue_per_slot() -> None:
     view = busy_run()
-    assert [pressure(view, role) for role in ("policy:solver", "policy:judge", "rollout")] == [3.0, 0.5, 2.0]
-    assert extras(view, Candidate(free_slots=1)) == ["policy:solver"]
-    assert extras(view, Candidate(free_slots=2)) == ["policy:solver", "rollout"]
-    assert extras(view, Candidate(free_slots=64)) == ["policy:solver", "rollout", "policy:judge"]
-    assert extras(view, Candidate(free_slots=2), reserved=["dataflow", "trainer:solver"]) == ["policy:solver"]
+    assert [pressure(view, role) for role in some("policy:solver", "policy:judge", "rollout")] == [3.0, 0.5, 2.0]
+    assert extras(view, Candidate(free_slots=1)) == some("policy:solver")
+    assert extras(view, Candidate(free_slots=2)) == some("policy:solver", "rollout")
+    assert extras(view, Candidate(free_slots=64)) == some("policy:solver", "rollout", "policy:judge")
+    assert extras(view, Candidate(free_slots=2), reserved=some("dataflow", "trainer:solver")) == some("policy:solver")
     assert extras(view, Candidate(free_slots=0)) == extras(view, Candidate(free_slots=-1)) == []
 
 
 def test_a_role_is_served_once_per_node_and_not_where_it_is_lacking() -> None:
     view = busy_run()
-    own = Candidate(free_slots=3, held=["policy:solver"], lacks={"rollout": "no sums"})
-    assert extras(view, own) == ["policy:judge"]
+    own = Candidate(free_slots=3, held=some("policy:solver"), lacks={one("rollout"): "no sums"})
+    assert extras(view, own) == some("policy:judge")
 
 
 def test_what_nobody_serves_comes_before_everything() -> None:
     view = busy_run()
     view.apply("member.policy-n-1", None)
-    assert pressure(view, "policy:judge") == math.inf
-    assert extras(view, Candidate(free_slots=1)) == ["policy:judge"]
+    assert pressure(view, one("policy:judge")) == math.inf
+    assert extras(view, Candidate(free_slots=1)) == some("policy:judge")
 
 
 def test_a_deterministic_run_gets_no_second_replica() -> None:
@@ -161,15 +177,15 @@ def test_what_doesnt_fit_is_lacking_with_its_reason() -> None:
         lacks_engine={"judge": "no torch"},
         lacks_learner={"solver": "no learner"},
         lacks_env={"sums": "no module"},
-        lacks_key={"recorder": "no key"},
+        lacks_key={Role.RECORDER: "no key"},
     )
     assert lacks(view_of(), here, {"solver": 3 * GIB}) == {
-        "policy:solver": "needs 9,216 MiB of memory, 8,192 MiB are free",
-        "policy:judge": "no torch",
-        "trainer:solver": "no learner",
-        "dataflow": "sums: no module",
-        "rollout": "sums: no module",
-        "recorder": "no key",
+        one("policy:solver"): "needs 9,216 MiB of memory, 8,192 MiB are free",
+        one("policy:judge"): "no torch",
+        one("trainer:solver"): "no learner",
+        one("dataflow"): "sums: no module",
+        one("rollout"): "sums: no module",
+        one("recorder"): "no key",
     }
 
 
@@ -180,4 +196,4 @@ def test_a_trainer_needs_the_base_model_until_one_can_start_from_the_bus(step: i
     progress = Progress(policy="solver", consumed=3, step=step, version=step, epoch=1, durable_batch=durable)
     view.apply("head.solver", head)
     view.apply("progress.solver", progress)
-    assert lacks(view, here, {}) == ({"trainer:solver": "no folder"} if needed else {})
+    assert lacks(view, here, {}) == ({one("trainer:solver"): "no folder"} if needed else {})

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from astraflow.bus import BusOptions, BusRole
+from astraflow.bus import BusOptions
 from astraflow.bus.secure import RUN_FILE
 from astraflow.errors import ConfigError
+from astraflow.messages.roles import Role
 
 TOKEN_VARIABLE = "ASTRAFLOW_TOKEN"
 ENDINGS = (".nk", ".creds")
@@ -36,7 +37,7 @@ class Connection:
     credentials_dir: str = ""
     ca_file: str = ""
 
-    def options(self, role: BusRole = BusRole.OBSERVER) -> BusOptions:
+    def options(self, role: Role = Role.OBSERVER) -> BusOptions:
         """For a connection of this process; `role` picks from the folder, if there is one. Raises ConfigError."""
         own = self.for_role(role)
         token = own.token
@@ -56,16 +57,17 @@ class Connection:
                 f"{self.credentials_dir} has the keys of run {theirs!r}, not of {run!r}: make some with "
                 f"`astraflow bus --secure DIR --run {run}`, or choose run.name = {theirs!r}"
             )
-        return self.options(BusRole.ADMIN)
+        return self.options(Role.ADMIN)
 
-    def for_role(self, role: BusRole) -> "Connection":
-        """The same with the role's own credentials, if there is a folder of them. Raises ConfigError if it has none."""
+    def for_role(self, role: Role) -> "Connection":
+        """The same with the credentials that the role uses. Raises ConfigError if there is a folder that lacks them."""
         if not self.credentials_dir:
             return self
-        found = [path for ending in ENDINGS if (path := Path(self.credentials_dir) / f"{role}{ending}").exists()]
+        key = role.key
+        found = [path for ending in ENDINGS if (path := Path(self.credentials_dir) / f"{key}{ending}").exists()]
         if not found:
             raise ConfigError(
-                f"{self.credentials_dir} has no credentials for {role}: copy {role}.nk there from the server's "
+                f"{self.credentials_dir} has no credentials for {key}: copy {key}.nk there from the server's "
                 f"credentials folder, or give --role only what this machine may be"
             )
         return replace(self, credentials_file=str(found[0]), credentials_dir="")
@@ -113,8 +115,3 @@ def from_flags(args: argparse.Namespace, environment: Mapping[str, str]) -> Conn
         credentials_file=args.credentials_file,
         ca_file=args.ca_file,
     )
-
-
-def bus_role(actor_role: str) -> BusRole:
-    """Whose credentials an actor of a role uses."""
-    return BusRole.OBSERVER if actor_role == "recorder" else BusRole(actor_role)

@@ -5,7 +5,6 @@ reader in another thread sees each one whole.
 """
 
 import asyncio
-import contextlib
 import os
 import time
 import uuid
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from astraflow.bus import Bus
+from astraflow.concurrency import first_of, wait_at_most
 from astraflow.config import PolicySection, RunConfig
 from astraflow.messages import Member, MemberState, RunRecord
 
@@ -79,24 +79,11 @@ class ActorContext:
 
     async def stopped_within(self, seconds: float) -> bool:
         """Wait up to `seconds` for the actor to be stopped; whether it was. For periodic work."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self.stopping.wait()
-        return self.stopping.is_set()
+        return await wait_at_most(self.stopping, seconds)
 
     async def unless_stopped(self, work: Awaitable[T]) -> T | None:
         """The result of `work`; None if the actor is stopped first, and then `work` is cancelled."""
-
-        async def awaited() -> T:
-            return await work
-
-        async with asyncio.TaskGroup() as group:
-            working = group.create_task(awaited())
-            stopping = group.create_task(self.stopping.wait())
-            await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
-            working.cancel()
-            stopping.cancel()
-        return None if working.cancelled() else working.result()
+        return await first_of(work, self.stopping.wait())
 
     def gauge(self, name: str, value: float) -> None:
         self.gauges[name] = value

@@ -5,15 +5,11 @@ import errno
 from collections.abc import Iterator
 from pathlib import Path
 
-from astraflow.errors import ConfigError
+from astraflow.errors import DiskFullError
 
 ROOM_EVERY_S = 1.0  # what could not be written is tried again after this
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _WORDS = ("no space left", "disk quota exceeded", "file too large")
-
-
-class DiskFullError(ConfigError):
-    """The run folder has no room; nobody but the user can make some."""
 
 
 @contextlib.contextmanager

@@ -4,7 +4,6 @@ It does not decide anything: it writes the member record under a TTL and samples
 """
 
 import asyncio
-import contextlib
 import logging
 import selectors
 import sys
@@ -17,6 +16,7 @@ from types import FrameType, TracebackType
 
 from astraflow.actors.base.context import ActorContext
 from astraflow.bus import Bus, BusOptions, NatsBus
+from astraflow.concurrency import wait_at_most
 from astraflow.errors import BusError
 from astraflow.messages import MemberState
 
@@ -117,7 +117,7 @@ class Heartbeat:
                 await self._beat()
             except BusError as exc:
                 self._note(str(exc))
-                await self._pause(MAX_PERIOD_S)
+                await wait_at_most(self._stop, MAX_PERIOD_S)
 
     async def _beat(self) -> None:
         ctx, ttl_s = self._ctx, self._ctx.config.bus.member_ttl_s
@@ -132,7 +132,7 @@ class Heartbeat:
                     await self._tell_if_stuck(bus, lag_s, frame)
                 except BusError as exc:
                     self._note(str(exc))
-                await self._pause(min(ttl_s / 3, MAX_PERIOD_S))
+                await wait_at_most(self._stop, min(ttl_s / 3, MAX_PERIOD_S))
             ctx.set_state(MemberState.GONE)
             await bus.kv.put(f"member.{ctx.name}", ctx.member(), ttl_s=ttl_s, deadline_s=GOODBYE_S)
 
@@ -149,11 +149,6 @@ class Heartbeat:
             self._loop.call_soon_threadsafe(self._tell, text)
         else:
             _log.warning("storage", extra={"actor": self._ctx.name, "text": text})
-
-    async def _pause(self, seconds: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._stop.wait()
 
     async def _tell_if_stuck(self, bus: Bus, lag_s: float, frame: str) -> None:
         """One event for each time that the loop is blocked."""

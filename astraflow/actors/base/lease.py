@@ -16,16 +16,15 @@ is fenced by expected sequences (owned_log.py), sealed keys (owned_key.py) and e
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import Any
 
 import msgspec
 
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.process_identity import has_ended, own_process, until_ended
 from astraflow.bus import KvUpdate
-from astraflow.concurrency import Background
+from astraflow.concurrency import Background, first_of, wait_at_most
 from astraflow.errors import FencedError
 from astraflow.messages import Lease, MemberState
 
@@ -75,9 +74,7 @@ class HeldLease:
                 raise FencedError(await self._lost()) from exc
             self._until = sent_at + self._record.lease_s
             self._renewed.set()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._record.lease_s / RENEWALS):
-                    await self._hurry.wait()
+            await wait_at_most(self._hurry, self._record.lease_s / RENEWALS)
             self._hurry.clear()
 
     async def _lost(self) -> str:
@@ -198,7 +195,7 @@ class _Waiter:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, self._seen_at + record.lease_s - now())):
-                await _first_of(_wait(self._news), until_ended(record.process))
+                await first_of(self._news.wait(), until_ended(record.process))
 
     async def _take(self, why: str) -> HeldLease | None:
         """None if somebody else was faster."""
@@ -228,16 +225,3 @@ class _Waiter:
             if self._ctx.state != MemberState.STANDBY:
                 self._ctx.set_state(MemberState.STANDBY)
             self._ctx.waits_for(f"the lease (standby: {self._record.actor} leads)")
-
-
-async def _wait(event: asyncio.Event) -> None:
-    await event.wait()
-
-
-async def _first_of(*works: Coroutine[Any, Any, None]) -> None:
-    """Return when one of them has."""
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(work) for work in works]
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in tasks:
-            task.cancel()

@@ -1,6 +1,7 @@
 """The run's record on the bus. It reads, and writes nothing."""
 
-from astraflow.bus import HUB_DOMAIN, ApiError, Bus
+from astraflow.bus import HUB_DOMAIN, Bus
+from astraflow.errors import ApiError
 from astraflow.messages import RunRecord
 
 NOT_FOUND = 404

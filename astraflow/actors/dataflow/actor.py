@@ -24,6 +24,7 @@ from astraflow.actors.dataflow.restore import Restored, restore
 from astraflow.actors.dataflow.store import StoredState
 from astraflow.actors.dataflow.users import Users
 from astraflow.bus import LogEntry
+from astraflow.concurrency import Background
 from astraflow.dataflow.core import DataflowCore
 from astraflow.envs.registry import build_env
 from astraflow.errors import FencedError
@@ -38,7 +39,7 @@ from astraflow.messages import (
     RunRecord,
     SampleBatch,
 )
-from astraflow.messages.metric_names import DATAFLOW, DATAFLOW_BUFFERED_GROUPS, EVAL
+from astraflow.messages.metric_names import DATAFLOW, DATAFLOW_READY_GROUPS, EVAL
 from astraflow.models.tokenizer import utf8
 
 INBOX_SIZE = 1024  # inputs that wait for the driver; readers block beyond it
@@ -50,10 +51,6 @@ _log = logging.getLogger(__name__)
 
 Depths: TypeAlias = dict[str, int]  # messages that wait, per queue
 Input: TypeAlias = LogEntry | Progress | Depths
-
-
-class _Stop(Exception):
-    """Ends the task group from inside."""
 
 
 class Dataflow:
@@ -119,7 +116,7 @@ class Dataflow:
             await self._save_when_due()
             self._ctx.waits_for(self._core.waits_for())
             for policy, groups in self._core.groups_ready().items():
-                self._ctx.gauge(f"{DATAFLOW_BUFFERED_GROUPS}.{policy}", groups)
+                self._ctx.gauge(DATAFLOW_READY_GROUPS.of(policy), groups)
             item = await self._ctx.unless_stopped(self._next_input())
             if item is not None:
                 self._take(item)
@@ -268,14 +265,11 @@ async def run(ctx: ActorContext) -> None:
 
 async def _lead(ctx: ActorContext, dataflow: Dataflow) -> None:
     ctx.set_state(MemberState.READY)
-    try:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(dataflow.read_episodes())
-            group.create_task(dataflow.read_users())
-            group.create_task(dataflow.watch_progress())
-            group.create_task(dataflow.watch_queues())
-            await dataflow.drive()
-            raise _Stop
-    except* _Stop:
-        await dataflow.save()
-        _log.info("dataflow drained", extra={"actor": ctx.name})
+    async with Background() as background:
+        background.start(dataflow.read_episodes())
+        background.start(dataflow.read_users())
+        background.start(dataflow.watch_progress())
+        background.start(dataflow.watch_queues())
+        await dataflow.drive()
+    await dataflow.save()
+    _log.info("dataflow drained", extra={"actor": ctx.name})

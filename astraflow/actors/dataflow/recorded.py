@@ -5,6 +5,7 @@ import math
 from astraflow.bus import Bus
 from astraflow.messages import Member, MemberState
 from astraflow.messages.metric_names import RECORDER_EPISODES
+from astraflow.messages.roles import Role
 
 
 async def recorded_floor(bus: Bus) -> int | None:
@@ -14,6 +15,8 @@ async def recorded_floor(bus: Bus) -> int | None:
     None: there is no recorder. 0: one is there that has not said where it stands.
     """
     members = (entry.message for entry in (await bus.kv.entries("member.")).values())
-    recorders = [m for m in members if isinstance(m, Member) and m.role == "recorder" and m.state != MemberState.GONE]
+    recorders = [
+        m for m in members if isinstance(m, Member) and m.role == Role.RECORDER and m.state != MemberState.GONE
+    ]
     places = [m.gauges.get(RECORDER_EPISODES, 0.0) for m in recorders]
     return min((int(place) if math.isfinite(place) else 0 for place in places), default=None)

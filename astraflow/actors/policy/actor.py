@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from functools import partial
 
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.handover import start_work
@@ -20,6 +21,8 @@ from astraflow.actors.policy.reply_stream import ReplyStream
 from astraflow.actors.policy.served import ServedVersion
 from astraflow.actors.policy.updates import Updates
 from astraflow.bus import Delivery
+from astraflow.bus.counters import bus_gauges
+from astraflow.concurrency import until_stopped
 from astraflow.engines.base import EngineRequest, PolicyEngine, TokenStream
 from astraflow.errors import EngineError
 from astraflow.messages import Decoded, GenCancel, GenRequest, Head, MemberState
@@ -31,7 +34,6 @@ from astraflow.messages.metric_names import (
     POLICY_TOKENS_PER_S,
     POLICY_VERSION,
     POLICY_WAITING,
-    bus_gauges,
 )
 from astraflow.weights.transfer.follower import WeightFollower
 
@@ -42,10 +44,6 @@ VERSION_WITHIN_S = 30.0  # a request for a newer version holds its slot for this
 MAX_DELIVERIES = 20
 
 _log = logging.getLogger(__name__)
-
-
-class _Stop(Exception):
-    """Ends the task group from inside."""
 
 
 class Replica:
@@ -275,16 +273,12 @@ async def run(ctx: ActorContext) -> None:
     engine, head = loaded
     replica = Replica(ctx, engine, weights, head)
     try:
-        async with asyncio.TaskGroup() as group:
+        async with until_stopped(ctx.stopping, partial(ctx.set_state, MemberState.DRAINING)) as group:
             group.create_task(replica.served.follow())
             group.create_task(replica.cancels())
             group.create_task(replica.report())
             group.create_task(replica.pull(group))
             group.create_task(replica.asked(group))
-            await ctx.stopping.wait()
-            ctx.set_state(MemberState.DRAINING)
-            raise _Stop
-    except* _Stop:
         _log.info("policy replica drained", extra={"actor": ctx.name})
     finally:
         await engine.stop()

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from astraflow.concurrency import wait_at_most
 from astraflow.engines.base import EngineRequest, PolicyEngine, TokenStream
 from astraflow.errors import EngineError
 from astraflow.messages import GenRequest
@@ -110,11 +111,7 @@ class Cohorts:
         if cohort.complete:  # its turn comes when what runs has ended
             await cohort.decided.wait()
         elif patience_s > 0:
-            try:
-                async with asyncio.timeout(patience_s):
-                    await cohort.decided.wait()
-            except TimeoutError:
-                return
+            await wait_at_most(cohort.decided, patience_s)
         else:
             missing, cohort.size = cohort.size - len(cohort.calls), len(cohort.calls)
             self._complete_if_due(cohort_id)

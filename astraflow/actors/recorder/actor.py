@@ -17,14 +17,17 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from astraflow.actors.base.context import ActorContext
-from astraflow.actors.base.diskfull import ROOM_EVERY_S, DiskFullError
+from astraflow.actors.base.diskfull import ROOM_EVERY_S
 from astraflow.actors.base.members import left
 from astraflow.actors.recorder.curves import draw_curves
 from astraflow.actors.recorder.jsonl import JsonLines, replace_durably
 from astraflow.actors.recorder.summary import BusFacts, Summary, build_summary, encode_summary
 from astraflow.bus import Bus, Cursor
+from astraflow.concurrency import innermost
+from astraflow.errors import DiskFullError
 from astraflow.messages import Episode, Event, Head, Ledger, MemberState, Metrics, Progress
 from astraflow.messages.metric_names import RECORDER_EPISODES, RECORDER_EVENTS, RECORDER_METRICS
+from astraflow.messages.roles import Role
 from astraflow.view.history import EpisodeTotals, History
 from astraflow.view.jsonl_lines import encode_line, read_episodes, read_metrics
 
@@ -34,7 +37,7 @@ LOCK_FILE = ".recorder.lock"
 LOCK_EVERY_S = 0.5  # a file lock can't be watched
 QUEUE_LINES = 1024  # read from a log and not written yet, per file
 COMMIT_LINES = 1024
-LAST = ("recorder", "node", "region")  # they leave after the others, or stay
+LAST = (Role.RECORDER, Role.NODE, Role.REGION)  # they leave after the others, or stay
 COMMIT_EVERY_S = 0.5  # a commit is two fsyncs: more often would only wear the disk
 
 T = TypeVar("T")
@@ -164,10 +167,7 @@ async def run(ctx: ActorContext) -> None:
     try:
         await _record(ctx)
     except* DiskFullError as group:
-        error: BaseException = group
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        await ctx.bus.event("error", "disk-full", f"{ctx.name} stops: {error}")
+        await ctx.bus.event("error", "disk-full", f"{ctx.name} stops: {innermost(group)}")
         raise
 
 

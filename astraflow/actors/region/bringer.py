@@ -15,6 +15,7 @@ from functools import partial
 from astraflow.actors.base.handover import start_work
 from astraflow.actors.region.members import RegionMembers
 from astraflow.bus import Bus, Delivery
+from astraflow.concurrency import first_of
 from astraflow.errors import BusError
 from astraflow.messages import Episode, Task
 
@@ -80,14 +81,7 @@ class TaskBringer:
 
     async def _news(self) -> None:
         self._change.clear()
-        async with asyncio.TaskGroup() as group:
-            waits = [group.create_task(self._members.news(LOOK_EVERY_S)), group.create_task(self._changed())]
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            for each in waits:
-                each.cancel()
-
-    async def _changed(self) -> None:
-        await self._change.wait()
+        await first_of(self._members.news(LOOK_EVERY_S), self._change.wait())
 
     async def _take(self, delivery: Delivery, *, env: str, subject: str) -> None:
         task = delivery.message

@@ -18,10 +18,11 @@ from astraflow.actors.region.members import RegionMembers
 from astraflow.actors.region.mirrors import trim_weights
 from astraflow.actors.region.presence import Presence
 from astraflow.actors.region.uplink import Uplink
-from astraflow.bus import HUB_DOMAIN, ApiError, Bus, BusOptions, Delivery, Kind, NatsBus, Topology, topology_of
+from astraflow.bus import HUB_DOMAIN, Bus, BusOptions, Delivery, Kind, NatsBus, Topology, topology_of
 from astraflow.bus.runs import find_homes, forget_region
+from astraflow.concurrency import innermost
 from astraflow.config import RunConfig, from_json
-from astraflow.errors import BusError, ConfigError
+from astraflow.errors import ApiError, BusError, ConfigError
 from astraflow.messages import Episode, Event, Metrics, RunRecord
 
 LOOK_EVERY_S = 5.0
@@ -71,7 +72,7 @@ async def _keep_run(
                     ready(run)
                 await _serve(local, far, from_json(record.config_json), record, report)
         except* (BusError, ConfigError) as group:
-            report(f"run {run}: {group.exceptions[0]}; trying again")
+            report(f"run {run}: {innermost(group)}; trying again")
         await asyncio.sleep(AGAIN_S)
 
 

@@ -1,13 +1,14 @@
 """Who is in a region, by the member records that its actors write there. It tells nobody (`presence.py`)."""
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Iterable
 
 from astraflow.bus import Bus
+from astraflow.concurrency import wait_at_most
 from astraflow.messages import Member, MemberState
 from astraflow.messages.metric_names import ROLLOUT_SLOTS
+from astraflow.messages.roles import Role
 
 
 class RegionMembers:
@@ -33,9 +34,7 @@ class RegionMembers:
     async def news(self, within_s: float) -> None:
         """Returns when a record comes, or the time is over: a record that expires is news without a message."""
         self._news.clear()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(within_s):
-                await self._news.wait()
+        await wait_at_most(self._news, within_s)
 
     def take(self) -> Iterable[Member]:
         """The records since the last call, the newest of each actor."""
@@ -52,8 +51,9 @@ class RegionMembers:
         """Episodes that can be played here at once, of one environment or of any: every policy must be served here."""
         ready = [m for m in self.alive() if m.state is MemberState.READY]
         if any(
-            not any(m.policy == policy for m in ready if m.role == "policy") for policy in self._bus.topology.policies
+            not any(m.policy == policy for m in ready if m.role == Role.POLICY)
+            for policy in self._bus.topology.policies
         ):
             return 0
-        rollouts = [m for m in ready if m.role == "rollout"]
+        rollouts = [m for m in ready if m.role == Role.ROLLOUT]
         return sum(int(m.gauges.get(ROLLOUT_SLOTS, 0)) for m in rollouts if env not in m.unserved)

@@ -14,6 +14,7 @@ from astraflow.actors.region.members import RegionMembers
 from astraflow.bus import Bus
 from astraflow.errors import BusError
 from astraflow.messages import Member, MemberState, Region
+from astraflow.messages.roles import Role
 from astraflow.view.wording import duration
 
 BEAT_S = 1.0
@@ -56,9 +57,14 @@ class Presence:
     def _keeper(self, state: MemberState) -> Member:
         name = f"region-{self._region}"
         return Member(
-            actor=name, role="region", node=self._region, incarnation=self._incarnation, pid=os.getpid(), state=state,
+            actor=name,
+            role=Role.REGION,
+            node=self._region,
+            incarnation=self._incarnation,
+            pid=os.getpid(),
+            state=state,
             since=self._since,
-        )  # fmt: skip
+        )
 
     def _seen(self, *, left: bool) -> Region:
         actors = tuple(sorted(member.actor for member in self._members.alive()))

@@ -17,17 +17,19 @@ from astraflow.actors.base.handover import start_work
 from astraflow.actors.rollout.call import Generates
 from astraflow.actors.rollout.cohort_gate import CohortGate
 from astraflow.actors.rollout.generation import GenerationClient
-from astraflow.actors.rollout.needed import NeededTasks, NotNeededError
+from astraflow.actors.rollout.needed import NeededTasks
 from astraflow.actors.rollout.play import Player, failed_episode
 from astraflow.actors.rollout.sharing import Sharing
 from astraflow.actors.rollout.stats import RolloutStats
 from astraflow.actors.rollout.suspects import Suspects
 from astraflow.actors.rollout.tokenizers import fetch_tokenizers
 from astraflow.bus import Delivery, WorkQueue
+from astraflow.bus.counters import bus_gauges
+from astraflow.concurrency import until_stopped
 from astraflow.envs.agents import Agent, AgentEnv, check_agent
 from astraflow.envs.base import Environment
 from astraflow.envs.registry import EXTERNAL, build_env, find_agent
-from astraflow.errors import ConfigError, MessageError
+from astraflow.errors import ConfigError, MessageError, NotNeededError
 from astraflow.messages import Episode, MemberState, Metrics, Reason, Task
 from astraflow.messages.metric_names import (
     ROLLOUT,
@@ -37,7 +39,6 @@ from astraflow.messages.metric_names import (
     ROLLOUT_RUNNING,
     ROLLOUT_SLOTS,
     ROLLOUT_WASTED_CHUNKS,
-    bus_gauges,
 )
 
 MAX_DELIVERIES = 20  # a task that was handed out this often without a record is poison
@@ -259,19 +260,14 @@ async def _serve_all(
     pool = RolloutPool(ctx, player, suspects)
     ctx.set_state(MemberState.READY)
     ctx.waits_for("tasks: none is queued" if envs else "nothing: every environment is played by agents that join")
-    try:
-        async with asyncio.TaskGroup() as group:
-            for env in envs:
-                group.create_task(_pull(ctx, pool, topology.task_consumer(env), group))
-                group.create_task(_pull(ctx, pool, topology.eval_consumer(env), group, evaluation=True))
-            group.create_task(_report(ctx, pool, client))
-            group.create_task(pool.needed.watch(ctx.bus))
-            await ctx.stopping.wait()
-            ctx.set_state(MemberState.DRAINING)
-            raise _Stop
-    except* _Stop:
-        suspects.close()
-        _log.info("rollout drained", extra={"actor": ctx.name})
+    async with until_stopped(ctx.stopping, partial(ctx.set_state, MemberState.DRAINING)) as group:  # tasks nak
+        for env in envs:
+            group.create_task(_pull(ctx, pool, topology.task_consumer(env), group))
+            group.create_task(_pull(ctx, pool, topology.eval_consumer(env), group, evaluation=True))
+        group.create_task(_report(ctx, pool, client))
+        group.create_task(pool.needed.watch(ctx.bus))
+    suspects.close()
+    _log.info("rollout drained", extra={"actor": ctx.name})
 
 
 async def _report(ctx: ActorContext, pool: RolloutPool, client: GenerationClient) -> None:
@@ -293,7 +289,3 @@ async def _pull(
 ) -> None:
     async with ctx.bus.queues.open(ctx.bus.topology.tasks, consumer) as queue:
         await pool.serve(queue, group, evaluation=evaluation)
-
-
-class _Stop(Exception):
-    """Ends the task group from inside; its tasks are cancelled and nak what they hold."""

@@ -14,7 +14,6 @@ another one sends is dropped and cancelled.
 """
 
 import asyncio
-import contextlib
 import itertools
 import logging
 import math
@@ -27,6 +26,7 @@ import numpy as np
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.rollout.call import Call, Completion
 from astraflow.actors.rollout.call_stream import SILENCE, CallStream, well_formed
+from astraflow.concurrency import wait_at_most
 from astraflow.errors import BusError, EngineError, MessageError
 from astraflow.messages import ChunkKind, GenCancel, GenChunk, GenRequest, Sampling, array_of
 
@@ -36,13 +36,6 @@ DIRECT_S = 1.0  # the replica that is asked first answers within this, or isn't 
 DIRECT_TOKENS = 32_768  # 128 KiB; a longer prompt travels in parts, through the queue only
 
 _log = logging.getLogger(__name__)
-
-
-async def _until_set(event: asyncio.Event, within_s: float) -> None:
-    event.clear()
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(within_s):
-            await event.wait()
 
 
 class GenerationClient:
@@ -190,7 +183,8 @@ class GenerationClient:
         if stream.direct and request.prompt_tokens.shape[0] <= DIRECT_TOKENS:
             await self._bus.core.publish(topology.gen_replica(call.policy, call.prefers), request)
             if not stream.replica:
-                await _until_set(stream.changed, DIRECT_S)
+                stream.changed.clear()
+                await wait_at_most(stream.changed, DIRECT_S)
             if not stream.replica:
                 stream.fail("its replica does not answer")
             self.direct += not stream.broken
@@ -208,10 +202,12 @@ class GenerationClient:
             left_s = (stream.last_heard if stream.replica else looked_at) + silence_s - now
             if left_s > 0:
                 wakes_at = now + left_s
-                await _until_set(stream.changed, left_s)  # tokens that came meanwhile have moved `last_heard`
+                stream.changed.clear()
+                await wait_at_most(stream.changed, left_s)  # tokens that came meanwhile have moved `last_heard`
             elif stream.replica and now - wakes_at > LATE_S:
                 wakes_at = now + LATE_S  # our own loop was blocked: what was said meanwhile is not read yet
-                await _until_set(stream.changed, LATE_S)
+                stream.changed.clear()
+                await wait_at_most(stream.changed, LATE_S)
             elif stream.replica:
                 stream.fail(SILENCE)
             elif gone:

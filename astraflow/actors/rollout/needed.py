@@ -9,13 +9,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from astraflow.bus import Bus
+from astraflow.errors import NotNeededError
 from astraflow.messages import GroupClosed
 
 PREFIX = "closed."
-
-
-class NotNeededError(Exception):
-    """The task's group is closed."""
 
 
 class NeededTasks:

@@ -17,7 +17,7 @@ from typing import TypeVar
 import msgspec
 
 from astraflow.actors.base.context import ActorContext
-from astraflow.actors.base.diskfull import ROOM_EVERY_S, DiskFullError, naming_full
+from astraflow.actors.base.diskfull import ROOM_EVERY_S, naming_full
 from astraflow.actors.base.lease import HeldLease, lease
 from astraflow.actors.base.owned_key import OwnedKey
 from astraflow.actors.trainer.checkpoints import CheckpointState
@@ -33,7 +33,7 @@ from astraflow.actors.trainer.resume import (
 )
 from astraflow.bus import LogEntry
 from astraflow.config import TrainerSection
-from astraflow.errors import MessageError, TrainingError
+from astraflow.errors import DiskFullError, MessageError, TrainingError
 from astraflow.learners.base import Learner, StepReport
 from astraflow.messages import MemberState, Metrics, Progress, SampleBatch, VersionStep
 from astraflow.messages.metric_names import (
@@ -49,7 +49,6 @@ from astraflow.messages.metric_names import (
     TRAIN_WAIT_S,
     TRAINER_STEP,
     TRAINER_VERSION,
-    named,
 )
 from astraflow.weights.transfer.full_store import FullStore, full_store
 from astraflow.weights.transfer.publisher import RECENT_VERSIONS, WeightPublisher
@@ -245,7 +244,7 @@ class Trainer:
     async def _tell_metrics(self, batch: SampleBatch, report: StepReport, *, seconds: float, wait_s: float) -> None:
         samples = batch.samples
         values: dict[str, float] = {
-            **named(TRAIN, report.metrics),
+            **report.metrics,
             TRAIN_SAMPLES: len(samples),
             TRAIN_GROUPS: len(batch.group_ids),
             TRAIN_SECONDS: seconds,

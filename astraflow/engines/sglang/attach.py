@@ -11,9 +11,9 @@ from typing import Any
 
 from astraflow.concurrency import Background
 from astraflow.config import SglangSection
-from astraflow.engines.sglang.client import Client, RefusedError
+from astraflow.engines.sglang.client import Client
 from astraflow.engines.sglang.supported import check_version
-from astraflow.errors import EngineError
+from astraflow.errors import EngineError, RefusedError
 
 ASK_WITHIN_S = 30.0
 

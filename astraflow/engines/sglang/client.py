@@ -11,18 +11,10 @@ from typing import Any, Self
 
 import aiohttp
 
-from astraflow.errors import EngineError
+from astraflow.errors import EngineError, RefusedError
 
 CONNECT_WITHIN_S = 10.0
 LINE_BYTES = 1 << 23  # of one event: a server that streams cumulatively repeats all tokens and logprobs
-
-
-class RefusedError(EngineError):
-    """The server answered with an error. `status` is HTTP's."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 class Client:

@@ -17,22 +17,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from astraflow.engines.base import EngineRequest
-from astraflow.engines.sglang.client import Client, RefusedError
+from astraflow.engines.sglang.client import Client
 from astraflow.engines.sglang.labels import Labels
 from astraflow.engines.streams import EngineReply, RateMeter
-from astraflow.errors import EngineError
+from astraflow.errors import EngineError, ForeignWeightsError, RefusedError
 
 TRIES = 4  # attempts in a row without a token
 AGAIN_S = 0.5  # before the second one, where the server did not answer; doubles
 OF_THE_REQUEST = frozenset({400, 413, 422})  # HTTP: the request is what is wrong, not the server
 
 
-class AbortedError(EngineError):
+class _AbortedError(EngineError):
     """The server gave this request up; others go on."""
-
-
-class ForeignWeightsError(EngineError):
-    """The server serves weights that this engine did not give it."""
 
 
 @dataclass
@@ -79,7 +75,7 @@ class ServerCompletion:
                 self._reply.put((), (), 0, "length")
                 return
             if tries == TRIES:
-                if not isinstance(trouble, AbortedError):
+                if not isinstance(trouble, _AbortedError):
                     raise EngineError(f"{trouble}, {TRIES} times in a row")
                 self._reply.fail(f"{trouble}, {TRIES} times in a row")
                 return
@@ -169,7 +165,7 @@ class ServerCompletion:
         elif kind == "abort" and finish.get("status_code") in OF_THE_REQUEST:
             raise RefusedError(int(finish["status_code"]), str(finish.get("message")))
         elif kind == "abort":
-            raise AbortedError(f"the server aborted it ({finish.get('message') or 'without a reason'})")
+            raise _AbortedError(f"the server aborted it ({finish.get('message') or 'without a reason'})")
 
 
 def _news(event: Mapping[str, Any], seen: int) -> tuple[list[int], list[float]]:

@@ -27,6 +27,7 @@ from astraflow.engines.sglang.labels import Labels
 from astraflow.engines.sglang.link import ServerLink
 from astraflow.engines.streams import EngineReply, EngineStream, RateMeter
 from astraflow.errors import AstraflowError, EngineError, WeightsError
+from astraflow.messages.metric_names import POLICY_CONTINUED, POLICY_RELABELLED
 from astraflow.weights.codec.changes import Change
 from astraflow.weights.codec.tensors import HostTensor
 
@@ -259,8 +260,8 @@ class SglangEngine:
             version=self._version,
             extra={
                 **self.link.gauges(),
-                "policy.continued": float(self._account.continued),
-                "policy.relabelled_tokens": float(self._account.relabelled),
+                POLICY_CONTINUED: float(self._account.continued),
+                POLICY_RELABELLED: float(self._account.relabelled),
             },
             about=self.link.about,
             error=self._error,

@@ -19,10 +19,10 @@ from typing import Any
 
 from astraflow.concurrency import Background
 from astraflow.config import SglangSection
-from astraflow.engines.sglang.client import Client, RefusedError
+from astraflow.engines.sglang.client import Client
 from astraflow.engines.sglang.supported import check_supported, find_python
 from astraflow.engines.sglang.updates import APPLY, DESCRIBE
-from astraflow.errors import EngineError
+from astraflow.errors import EngineError, RefusedError
 from astraflow.lifeline import dies_with_parent
 from astraflow.ports import free_port
 

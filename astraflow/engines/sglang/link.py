@@ -16,14 +16,21 @@ from astraflow.config import EngineSection
 from astraflow.engines.architecture import read_facts
 from astraflow.engines.sglang.admission import Admission, Pressure
 from astraflow.engines.sglang.attach import AttachedServer, server_info, shares_folder
-from astraflow.engines.sglang.client import Client, RefusedError
-from astraflow.engines.sglang.completion import ForeignWeightsError
+from astraflow.engines.sglang.client import Client
 from astraflow.engines.sglang.labels import Labels
 from astraflow.engines.sglang.launch import LaunchedServer
 from astraflow.engines.sglang.metrics import read_pressure
 from astraflow.engines.sglang.scratch import Scratch
-from astraflow.engines.sglang.updates import APPLY, DeltaWay, DiskWay, NotSharedError, TensorsWay, Way, untraceable
-from astraflow.errors import EngineError
+from astraflow.engines.sglang.updates import APPLY, DeltaWay, DiskWay, TensorsWay, Way, untraceable
+from astraflow.errors import EngineError, ForeignWeightsError, NotSharedError, RefusedError
+from astraflow.messages.metric_names import (
+    POLICY_CACHE_HIT_RATE,
+    POLICY_KV_USAGE,
+    POLICY_RETRACTED,
+    POLICY_SERVER_QUEUED,
+    POLICY_SERVER_RUNNING,
+    POLICY_SERVER_TOKENS_PER_S,
+)
 from astraflow.models.folder import write_model
 from astraflow.weights.codec.tensors import HostTensor
 
@@ -214,12 +221,12 @@ class ServerLink:
         """What the server says about itself."""
         said = self._pressure
         return {
-            "policy.kv_usage": said.kv_usage,
-            "policy.cache_hit_rate": said.cache_hit_rate,
-            "policy.server_running": said.running,
-            "policy.server_queued": said.queued,
-            "policy.server_tokens_per_s": said.tokens_per_s,
-            "policy.retracted": said.retracted,
+            POLICY_KV_USAGE: said.kv_usage,
+            POLICY_CACHE_HIT_RATE: said.cache_hit_rate,
+            POLICY_SERVER_RUNNING: said.running,
+            POLICY_SERVER_QUEUED: said.queued,
+            POLICY_SERVER_TOKENS_PER_S: said.tokens_per_s,
+            POLICY_RETRACTED: said.retracted,
         }
 
     async def stop(self) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from astraflow.engines.sglang.client import Client
 from astraflow.engines.sglang.update_file import write_update
-from astraflow.errors import EngineError, WeightsError
+from astraflow.errors import EngineError, NotSharedError, WeightsError
 from astraflow.models.folder import write_model
 from astraflow.weights.codec.changes import Change
 from astraflow.weights.codec.tensors import HostTensor
@@ -28,10 +28,6 @@ APPLY = "astraflow_sglang.apply_update"
 DESCRIBE = "astraflow_sglang.describe"
 _TARGET = {"selector": "target"}  # not a draft model: it would answer in the place of the policy's
 REQUEST_BYTES = 1 << 28  # of whole tensors per request
-
-
-class NotSharedError(EngineError):
-    """What the server should have written into a folder of ours isn't there."""
 
 
 class Way(Protocol):

@@ -13,9 +13,9 @@ from functools import partial
 
 from astraflow.bus import Bus
 from astraflow.concurrency import in_parallel
-from astraflow.errors import WeightsError
+from astraflow.errors import PlaceError, WeightsError
 from astraflow.messages import Manifest, PartRef, Place
-from astraflow.weights.transfer.range_reader import PlaceError, ReadRange, range_reader
+from astraflow.weights.transfer.range_reader import ReadRange, range_reader
 
 SPAN_BYTES = 16 << 20  # read from a place in one go
 WORKERS = 3  # spans under way

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from urllib.parse import SplitResult, urlsplit
 
+from astraflow.errors import PlaceError
 from astraflow.messages import Place
 
 TIMEOUT_S = 10.0  # of a silent server
@@ -21,10 +22,6 @@ PIECE_BYTES = 1 << 20  # read between two looks at `stop`
 
 ReadRange = Callable[[int, memoryview, threading.Event], None]
 """`(start, view, stop)`: fill `view` with the payload from byte `start` on; give up soon after `stop` is set."""
-
-
-class PlaceError(Exception):
-    """A place can't give the payload: a sentence that names it."""
 
 
 def range_reader(place: Place, size_bytes: int) -> ReadRange:
