@@ -7,7 +7,6 @@ Every operation waits out a lost connection. The work is done by the parts (`lin
 import asyncio
 import itertools
 import logging
-import time
 import uuid
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -15,6 +14,7 @@ from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanage
 from functools import partial
 from typing import Any, Literal
 
+from astraflow import clock
 from astraflow.bus.claims import Claims
 from astraflow.bus.core import CoreFeed, open_core_feed
 from astraflow.bus.deadletters import DeadLetter, DeadLetters
@@ -104,7 +104,7 @@ class Bus:
         return self._link.domain
 
     def waiting(self) -> tuple[str, float]:
-        """What can't be stored and why, and since when (unix seconds); "" if nothing waits. From any thread."""
+        """What can't be stored and why, and for how many seconds; "" if nothing waits. From any thread."""
         return self._publisher.waits.sentence()
 
     async def reconnected(self, since: int) -> int:
@@ -288,7 +288,7 @@ class Bus:
     async def event(self, level: str, name: str, text: str, **fields: Any) -> None:
         """Log it and tell everybody. Never raises BusError; what can't be sent in time is counted."""
         log.log(_LEVELS.get(level, logging.INFO), name, extra={"text": text, "fields": fields})
-        event = Event(level=level, name=name, text=text, actor=self.producer, at=time.time(), fields=fields)
+        event = Event(level=level, name=name, text=text, actor=self.producer, at=clock.wall(), fields=fields)
         try:
             await self.publish(
                 self.topology.event(level), event, msg_id=f"event/{uuid.uuid4()}", deadline_s=EVENT_DEADLINE_S

@@ -10,7 +10,7 @@ import logging
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from astraflow.bus.admit import admit
@@ -20,7 +20,7 @@ from astraflow.bus.faults import ApiError, LinkLostError, NoAnswerError
 from astraflow.bus.link import Link
 from astraflow.bus.parts import part_size
 from astraflow.bus.publish import Publisher, Stored, read_stored
-from astraflow.bus.reader import ConsumerLostError, consume
+from astraflow.bus.reader import ConsumerLostError, Raw, consume
 from astraflow.bus.retry import RETRY_S, until_answered
 from astraflow.bus.rows import PROBE_KEY
 from astraflow.bus.topology import Topology
@@ -55,7 +55,7 @@ class KvUpdate:
     key: str
     message: Any | None
     revision: int
-    sent_at: float = 0.0  # unix seconds, by its producer's clock; 0 for what is gone
+    age_s: float = field(default=0.0, compare=False)  # in the server, by its clock; 0: it just came, or is a mirror's
 
 
 def _is_marker(stored: Stored) -> bool:
@@ -157,7 +157,7 @@ class Kv:
                 if raw is not None:
                     key = raw.stored.subject.removeprefix(self._topology.kv_prefix)
                     unseen.discard(key)
-                    if (update := await self._update(key, raw.stored, known)) is not None:
+                    if (update := await self._update(key, raw, known)) is not None:
                         yield update
                 if not caught_up and (raw is None or raw.pending == 0):
                     caught_up = True
@@ -171,11 +171,12 @@ class Kv:
             return [f"{root}{prefix}>"]
         return [f"{root}{prefix}", f"{root}{prefix}.>"]
 
-    async def _update(self, key: str, stored: Stored, known: dict[str, int]) -> KvUpdate | None:
+    async def _update(self, key: str, raw: Raw, known: dict[str, int]) -> KvUpdate | None:
+        stored = raw.stored
         if _is_marker(stored):
             return KvUpdate(key, None, stored.sequence) if known.pop(key, None) is not None else None
         try:
-            envelope, message = self._admit(stored)
+            message = self._admit(stored).message
         except MessageError as exc:
             await self._dead_letters.add(
                 stream=self._topology.kv, subject=stored.subject, sequence=stored.sequence, data=stored.data,
@@ -183,7 +184,8 @@ class Kv:
             )  # fmt: skip
             return None
         known[key] = stored.sequence
-        return KvUpdate(key, message, stored.sequence, envelope.sent_at)
+        mirrored = self._topology.row_of_stream[self._topology.kv].mirror is not None  # times are another server's
+        return KvUpdate(key, message, stored.sequence, 0.0 if mirrored else raw.age_s)
 
     def _admit(self, stored: Stored) -> Decoded:
         """Raises MessageError for what isn't a value of its key."""

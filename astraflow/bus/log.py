@@ -7,7 +7,7 @@ skip.
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from astraflow.bus.claims import Claims
 from astraflow.bus.deadletters import DeadLetters
 from astraflow.bus.link import Link
 from astraflow.bus.publish import Stored, read_stored
-from astraflow.bus.reader import LogState, Raw, read_raw, stream_state
+from astraflow.bus.reader import LogState, Raw, read_raw, stream_info, stream_state
 from astraflow.bus.retry import until_answered
 from astraflow.bus.topology import Topology
 from astraflow.errors import CursorError, MessageError
@@ -42,6 +42,7 @@ class LogEntry:
     subject: str
     sequence: int
     cursor: Cursor
+    age_s: float = field(default=0.0, compare=False)  # in the server, by its clock; 0: it just came, or is a mirror's
 
 
 class Logs:
@@ -82,7 +83,7 @@ class Logs:
             async for raw in messages:
                 if not follow and (raw is None or raw.stored.sequence > last):
                     return
-                if raw is not None and (entry := await self._entry(stream, raw.stored, state.incarnation)) is not None:
+                if raw is not None and (entry := await self._entry(stream, raw, state.incarnation)) is not None:
                     yield entry
                 if not follow and _is_last(raw, last):
                     return
@@ -125,23 +126,27 @@ class Logs:
         stored = await until_answered(self._link, lambda session: read_stored(session, stream, **where))
         if stored is None:
             return None
-        return await self._decoded(stream, stored, (await self.state(stream)).incarnation)
+        state, now = await until_answered(self._link, partial(stream_info, stream=stream))
+        return await self._decoded(stream, stored, state.incarnation, max(0.0, now - stored.stored_at))
 
-    async def _entry(self, stream: str, stored: Stored, incarnation: str) -> LogEntry | None:
+    async def _entry(self, stream: str, raw: Raw, incarnation: str) -> LogEntry | None:
         """None for a message that can't be decoded; it becomes a dead letter."""
+        stored = raw.stored
         try:
-            return await self._decoded(stream, stored, incarnation)
+            return await self._decoded(stream, stored, incarnation, raw.age_s)
         except MessageError as exc:
             await self._dead_letters.add(
                 stream=stream, subject=stored.subject, sequence=stored.sequence, data=stored.data, reason=str(exc)
             )
             return None
 
-    async def _decoded(self, stream: str, stored: Stored, incarnation: str) -> LogEntry:
+    async def _decoded(self, stream: str, stored: Stored, incarnation: str, age_s: float) -> LogEntry:
         data = await self._claims.join(stored.subject, stored.headers, stored.data)
-        envelope, message = admit(data, row=self._topology.row_of_stream[stream], run=self._topology.run)
+        row = self._topology.row_of_stream[stream]
+        envelope, message = admit(data, row=row, run=self._topology.run)
         cursor = Cursor(incarnation, stored.sequence, stored.message_id)  # "" if its sender gave none
-        return LogEntry(message, envelope, stored.subject, stored.sequence, cursor)
+        age_s = 0.0 if row.mirror is not None else age_s  # a mirror's times are another server's
+        return LogEntry(message, envelope, stored.subject, stored.sequence, cursor, age_s)
 
     async def _verify(self, stream: str, cursor: Cursor, state: LogState) -> None:
         """Raises CursorError if the log doesn't bear the cursor out."""

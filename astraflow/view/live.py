@@ -6,11 +6,11 @@ least once, since durations grow.
 
 import asyncio
 import contextlib
-import time
 
 from rich.console import Console
 from rich.live import Live
 
+from astraflow import clock
 from astraflow.bus import Bus
 from astraflow.view.follower import Follower
 from astraflow.view.live_rich import picture
@@ -40,10 +40,10 @@ async def _draw(view: RunView, changed: asyncio.Event, console: Console, stop: a
     with Live(console=console, auto_refresh=False, vertical_overflow="ellipsis") as live:
         while not stop.is_set():
             changed.clear()
-            live.update(picture(view, at=time.time()), refresh=True)
+            live.update(picture(view, at=clock.wall()), refresh=True)
             await _until(stop, DRAW_EVERY_S)
             await _until_either(changed, stop, REDRAW_AFTER_S - DRAW_EVERY_S)
-        live.update(picture(view, at=time.time()), refresh=True)
+        live.update(picture(view, at=clock.wall()), refresh=True)
 
 
 async def _until(event: asyncio.Event, seconds: float) -> None:
