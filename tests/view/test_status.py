@@ -272,8 +272,9 @@ async def test_status_of_a_run_that_is_not_there_says_so(tmp_path: Path) -> None
 def test_times_of_a_record_are_told_by_the_readers_clock() -> None:
     hours = 7200.0  # that the actor's clock is ahead
     ahead = member(
-        "trainer-n-0", "trainer", policy="solver", since=AT - 60 + hours, waits_for="batch 1", waits_since=AT - 9 + hours,
-        blocked="the disk is full", blocked_since=AT - 5 + hours, state_s=50.0, waits_s=4.0, blocked_s=3.0,
+        "trainer-n-0", "trainer", policy="solver", since=AT - 60 + hours, waits_for="batch 1",
+        waits_since=AT - 9 + hours, blocked="the disk is full", blocked_since=AT - 5 + hours,
+        state_s=50.0, waits_s=4.0, blocked_s=3.0,
     )  # fmt: skip
     view = view_of()
     view.apply("member.trainer-n-0", ahead, written_at=AT - 1)
