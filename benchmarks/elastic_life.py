@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from pipeline_run import options_of, started
 from processes import children
 
-from astraflow.bus import Bus, BusOptions, topology_of
+from astraflow.bus import Bus, BusOptions, NatsBus, topology_of
 from astraflow.messages import ChunkKind, Event, GenChunk, Head, Lease, Member, MemberState, Progress
 from astraflow.runfile import load
 
@@ -123,7 +123,7 @@ class Watched:
         self.first_tokens: dict[str, tuple[float, int, int]] = {}  # by replica: when, version, head when it was taken
 
     async def hear_chunks(self) -> None:
-        async with self.bus.subscribe_core(f"{self.bus.topology.root}.reply.>") as feed:
+        async with self.bus.core.subscribe(f"{self.bus.topology.root}.reply.>") as feed:
             async for decoded in feed:
                 chunk = decoded.message
                 if isinstance(chunk, GenChunk):
@@ -133,7 +133,7 @@ class Watched:
                         self.first_tokens[chunk.replica] = (time.monotonic(), chunk.versions[0].version, taken)
 
     async def hear_keys(self) -> None:
-        async with aclosing(self.bus.kv_watch("")) as updates:
+        async with aclosing(self.bus.kv.watch("")) as updates:
             async for update in updates:
                 if isinstance(update.message, Head):
                     self.head = update.message.version
@@ -145,7 +145,7 @@ class Watched:
                     self.holders[update.key.removeprefix("lease.")] = update.message.actor
 
     async def hear_events(self) -> None:
-        async with aclosing(self.bus.read_log(self.bus.topology.events)) as entries:
+        async with aclosing(self.bus.logs.read(self.bus.topology.events)) as entries:
             async for entry in entries:
                 self.events.append((time.monotonic(), entry.message))
 
@@ -193,7 +193,7 @@ async def live_run(folder: Path, *, train_s: float) -> AsyncIterator[Watched]:
     config = load(file, environments=False)
     async with started(folder, file) as process:
         options = await options_of(folder, process, RUN)
-        async with Bus.connect(options, topology_of(config), producer="bench") as bus, asyncio.TaskGroup() as group:
+        async with NatsBus.connect(options, topology_of(config), producer="bench") as bus, asyncio.TaskGroup() as group:
             run = Watched(bus, options, process.pid, folder)
             hearing = [group.create_task(run.hear_keys())]
             await until(lambda: run.step, "the first step")

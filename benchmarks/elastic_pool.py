@@ -18,7 +18,7 @@ from astraflow.actors.policy import actor as policy
 from astraflow.actors.rollout.call import Call
 from astraflow.actors.rollout.generation import GenerationClient
 from astraflow.actors.trainer.resume import publish_frozen
-from astraflow.bus import Bus, EmbeddedServer, topology_of
+from astraflow.bus import EmbeddedServer, NatsBus, topology_of
 from astraflow.config import (
     EngineSection,
     EnvSection,
@@ -73,7 +73,7 @@ async def throughput(steps_s: Sequence[float], *, warm_up_s: float, measure_s: f
 
 
 async def _context(stack: AsyncExitStack, server: EmbeddedServer, name: str, config: RunConfig) -> ActorContext:
-    bus = await stack.enter_async_context(Bus.connect(server.options, topology_of(config), producer=name))
+    bus = await stack.enter_async_context(NatsBus.connect(server.options, topology_of(config), producer=name))
     await bus.ensure()
     record = RunRecord(name="pool", incarnation="pool", config_json=to_json(config), created_at=0.0)
     role = name.split("-", 1)[0]
@@ -94,7 +94,7 @@ async def _measure(ctx: ActorContext, concurrency: int, warm_up_s: float, measur
 
     async def listen() -> None:
         nonlocal tokens
-        async with ctx.bus.subscribe_core(f"{ctx.bus.topology.root}.reply.>") as chunks:
+        async with ctx.bus.core.subscribe(f"{ctx.bus.topology.root}.reply.>") as chunks:
             async for decoded in chunks:
                 if isinstance(decoded.message, GenChunk) and decoded.message.kind is ChunkKind.TOKENS:
                     assert decoded.message.tokens is not None

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from astraflow.actors.base.context import ActorContext
-from astraflow.bus import Bus, EmbeddedServer, topology_of
+from astraflow.bus import EmbeddedServer, NatsBus, topology_of
 from astraflow.config import EnvSection, PolicySection, RunConfig, RunSection, SourceSection, WeightsSection, to_json
 from astraflow.messages import Manifest, RunRecord
 from astraflow.weights.codec.tensors import HostTensor
@@ -67,7 +67,7 @@ async def measure(transport: str, data: bytes, folder: Path, repeats: int) -> di
     await server.start()
     config = config_of(transport, folder)
     try:
-        async with Bus.connect(server.options, topology_of(config), producer="benchmark") as bus:
+        async with NatsBus.connect(server.options, topology_of(config), producer="benchmark") as bus:
             await bus.ensure()
             record = RunRecord(name=transport, incarnation="i", config_json=to_json(config), created_at=0.0)
             ctx = ActorContext(
@@ -83,7 +83,7 @@ async def measure(transport: str, data: bytes, folder: Path, repeats: int) -> di
 
                 publish_s = await timed(publish, repeats)
                 head = await first_head(bus, "p")
-                entry = await bus.log_entry(bus.topology.weights("p"), head.manifest_sequence)
+                entry = await bus.logs.entry(bus.topology.weights("p"), head.manifest_sequence)
                 assert entry is not None
                 manifest = entry.message
                 assert isinstance(manifest, Manifest)

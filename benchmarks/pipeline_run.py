@@ -19,7 +19,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from processes import children, cpu_s
 
-from astraflow.bus import Bus, BusOptions, topology_of
+from astraflow.bus import Bus, BusOptions, NatsBus, topology_of
 from astraflow.messages import Progress
 from astraflow.node.runfolder import Owner, RunFolder
 from astraflow.runfile import load
@@ -146,7 +146,7 @@ async def run_pipeline(folder: Path, shape: Shape, *, warm_up_s: float, measure_
         try:
             async with asyncio.timeout(START_WITHIN_S + warm_up_s + 3 * measure_s):
                 options = await options_of(folder, process, RUN)
-                async with Bus.connect(options, topology_of(config), producer="bench") as bus:
+                async with NatsBus.connect(options, topology_of(config), producer="bench") as bus:
                     figures = await _measure(bus, process.pid, shape, warm_up_s, measure_s)
                 figures.messages, figures.bytes = await census(options, f"af.{RUN}.", CENSUS_BATCHES * shape.batch)
                 return figures
@@ -173,7 +173,7 @@ async def options_of(folder: Path, process: asyncio.subprocess.Process, run: str
 async def _measure(bus: Bus, up: int, shape: Shape, warm_up_s: float, measure_s: float) -> Figures:
     first: tuple[float, int, dict[str, float]] | None = None
     begun = 0.0
-    async with aclosing(bus.kv_watch("progress.")) as updates:
+    async with aclosing(bus.kv.watch("progress.")) as updates:
         async for update in updates:
             now = time.monotonic()
             if not isinstance(update.message, Progress) or update.message.consumed == 0:

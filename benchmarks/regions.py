@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.region.keeper import keep_region
-from astraflow.bus import Bus, EmbeddedServer, HubDoor, LeafDoor, topology_of
+from astraflow.bus import Bus, EmbeddedServer, HubDoor, LeafDoor, NatsBus, topology_of
 from astraflow.config import EnvSection, PolicySection, RunConfig, RunSection, SourceSection, TrainerSection, to_json
 from astraflow.messages import RunRecord
 from astraflow.ports import free_port
@@ -71,10 +71,10 @@ async def far_region(
         await leaf.start()
         stack.push_async_callback(leaf.stop)
         home = topology_of(config)
-        bus = await stack.enter_async_context(Bus.connect(hub.options, home, producer="home"))
+        bus = await stack.enter_async_context(NatsBus.connect(hub.options, home, producer="home"))
         await bus.ensure()
         record = RunRecord(name="far", incarnation="inc", config_json=to_json(config), created_at=time.time())
-        await bus.kv_put("run", record)
+        await bus.kv.put("run", record)
         group = await stack.enter_async_context(asyncio.TaskGroup())
         keeping = group.create_task(
             keep_region(leaf.options, region=REGION, runs=[], report=_ignore, ready=lambda _: ready.set())
@@ -82,7 +82,7 @@ async def far_region(
         stack.callback(keeping.cancel)
         await ready.wait()
         here = await stack.enter_async_context(
-            Bus.connect(leaf.options, topology_of(config, region=REGION), producer="far")
+            NatsBus.connect(leaf.options, topology_of(config, region=REGION), producer="far")
         )
         ctx = ActorContext(
             bus=bus, config=config, record=record, folder=folder, name="trainer-home-0", role="trainer", policy="solver"

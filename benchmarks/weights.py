@@ -30,7 +30,7 @@ from rich.table import Table
 from transformers import AutoModelForCausalLM
 
 from astraflow.actors.base.context import ActorContext
-from astraflow.bus import Bus, EmbeddedServer, topology_of
+from astraflow.bus import EmbeddedServer, NatsBus, topology_of
 from astraflow.config import (
     EngineSection,
     EnvSection,
@@ -85,8 +85,8 @@ async def contexts() -> AsyncIterator[tuple[ActorContext, ActorContext]]:
         try:
             topology = topology_of(settings)
             async with (
-                Bus.connect(server.options, topology, producer="trainer") as one,
-                Bus.connect(server.options, topology, producer="replica") as two,
+                NatsBus.connect(server.options, topology, producer="trainer") as one,
+                NatsBus.connect(server.options, topology, producer="replica") as two,
             ):
                 await one.ensure()
                 record = RunRecord(name="bench", incarnation="b", config_json=to_json(settings), created_at=0.0)

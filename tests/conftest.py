@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import astraflow
-from astraflow.bus import Bus, EmbeddedServer, Topology
+from astraflow.bus import Bus, EmbeddedServer, NatsBus, Topology
 from tests.scheduling import slow_first
 from tests.support import make_topology
 
@@ -47,6 +47,6 @@ def topology() -> Topology:
 @pytest.fixture
 async def bus(nats_server: EmbeddedServer, topology: Topology) -> AsyncIterator[Bus]:
     """A connected bus with its streams."""
-    async with Bus.connect(nats_server.options, topology, producer="test") as connected:
+    async with NatsBus.connect(nats_server.options, topology, producer="test") as connected:
         await connected.ensure()
         yield connected

@@ -68,6 +68,8 @@ class FaultProxy:
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
         self._writers: set[asyncio.StreamWriter] = set()
+        self.reading = asyncio.Event()  # cleared: nothing of what the server sends is read
+        self.reading.set()
 
     @property
     def url(self) -> str:
@@ -102,6 +104,8 @@ class FaultProxy:
         self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, answers: dict[str, Kind], *, to_server: bool
     ) -> None:
         while True:
+            if not to_server:
+                await self.reading.wait()
             frame = await _read(source)
             kind = _sent(frame, answers) if to_server else _received(frame, answers)
             self._deal(frame, kind, sink)

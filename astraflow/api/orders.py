@@ -85,7 +85,7 @@ class RunOrders:
         self._at_home()
         order = Control(kind=kind, name=name, value=value, order=uuid.uuid4().hex)
         events = self._bus.topology.events
-        before = (await self._bus.log_state(events)).last_sequence
+        before = (await self._bus.logs.state(events)).last_sequence
         await self._bus.publish(self._bus.topology.control(), order, msg_id=order.order)
         try:
             async with asyncio.timeout(within_s):
@@ -100,7 +100,7 @@ class RunOrders:
 
     async def _answer_to(self, order: str, *, start: int) -> str:
         """Why the order is refused; "" = it is carried out."""
-        async with aclosing(self._bus.read_log(self._bus.topology.events, start=start)) as events:
+        async with aclosing(self._bus.logs.read(self._bus.topology.events, start=start)) as events:
             async for entry in events:
                 if isinstance(entry.message, Event) and entry.message.fields.get("order") == order:
                     return str(entry.message.fields.get("refusal", ""))

@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 
 from astraflow.actors.base.connection import Connection
 from astraflow.api.orders import RunOrders
-from astraflow.bus import Bus, BusRole, topology_of
+from astraflow.bus import BusRole, NatsBus, topology_of
 from astraflow.config import from_json
 from astraflow.messages import (
     Decision,
@@ -60,7 +60,7 @@ async def connect(
     )
     record = await fetch_record(connection, run, BusRole.USER)
     config = from_json(record.config_json)
-    async with Bus.connect(
+    async with NatsBus.connect(
         connection.options(BusRole.USER), topology_of(config, region=connection.region), producer="user"
     ) as bus:
         yield Run(bus, config, record.incarnation)
@@ -99,12 +99,12 @@ class Run(RunOrders):
         """
         topology = self._bus.topology
         stream, subject = topology.samples(policy), topology.sample(policy)
-        heard = (await self._bus.log_state(topology.metrics)).last_sequence
-        position = 1 if start == "first" else (await self._bus.log_state(stream)).last_sequence + 1
-        bells = self._bus.read_log(topology.metrics, subject=topology.metric(DATAFLOW), start=heard + 1)
+        heard = (await self._bus.logs.state(topology.metrics)).last_sequence
+        position = 1 if start == "first" else (await self._bus.logs.state(stream)).last_sequence + 1
+        bells = self._bus.logs.read(topology.metrics, subject=topology.metric(DATAFLOW), start=heard + 1)
         async with aclosing(bells):
             while True:
-                while (entry := await self._bus.next_entry(stream, subject, start=position)) is not None:
+                while (entry := await self._bus.logs.next(stream, subject, start=position)) is not None:
                     position = entry.sequence + 1
                     if isinstance(entry.message, SampleBatch):
                         yield entry.message
@@ -112,7 +112,7 @@ class Run(RunOrders):
 
     async def versions(self, policy: str) -> AsyncGenerator[Head, None]:
         """The policy's newest version, now and whenever there is a newer one."""
-        async with aclosing(self._bus.kv_watch(f"head.{policy}")) as updates:
+        async with aclosing(self._bus.kv.watch(f"head.{policy}")) as updates:
             async for update in updates:
                 if isinstance(update.message, Head):
                     yield update.message
@@ -136,7 +136,7 @@ class Run(RunOrders):
 
     async def members(self) -> AsyncGenerator[Member, None]:
         """Who is there, then every change of it, several times a second. One that left without a word isn't told."""
-        async with aclosing(self._bus.kv_watch("member.")) as updates:
+        async with aclosing(self._bus.kv.watch("member.")) as updates:
             async for update in updates:
                 if isinstance(update.message, Member):
                     yield update.message
@@ -144,7 +144,7 @@ class Run(RunOrders):
     async def _entries(
         self, stream: str, kind: type[M], start: Start, subject: str | None = None
     ) -> AsyncGenerator[M, None]:
-        async with aclosing(self._bus.read_log(stream, subject=subject, start=start)) as entries:
+        async with aclosing(self._bus.logs.read(stream, subject=subject, start=start)) as entries:
             async for entry in entries:
                 if isinstance(entry.message, kind):
                     yield entry.message

@@ -1,15 +1,13 @@
-"""The bus: NATS JetStream behind a small surface. The only package that imports nats, and only when it connects."""
+"""The bus: NATS JetStream behind a small surface. The only package that imports nats, and only when it connects.
 
-from astraflow.bus.bus import Bus
-from astraflow.bus.core import CoreFeed
-from astraflow.bus.deadletters import DeadLetter
+`interface.py` says what an actor may rely on; `bus.py` is that on a nats-server.
+"""
+
+from astraflow.bus.bus import NatsBus
+from astraflow.bus.entries import Cursor, DeadLetter, KvEntry, KvUpdate, LogEntry, LogState, PublishAck
 from astraflow.bus.faults import ApiError
-from astraflow.bus.kv import KvEntry, KvUpdate
+from astraflow.bus.interface import Bus, CoreFeed, Delivery, WorkQueue
 from astraflow.bus.leaf import HUB_DOMAIN, HubDoor, LeafDoor
-from astraflow.bus.log import Cursor, LogEntry
-from astraflow.bus.publish import PublishAck
-from astraflow.bus.queue import Delivery, WorkQueue
-from astraflow.bus.reader import LogState
 from astraflow.bus.rights import BusRole
 from astraflow.bus.rows import Consumer, Kind, Limits, Row
 from astraflow.bus.server import EmbeddedServer
@@ -36,6 +34,7 @@ __all__ = [
     "Limits",
     "LogEntry",
     "LogState",
+    "NatsBus",
     "PublishAck",
     "Row",
     "Topology",

@@ -11,15 +11,15 @@ import secrets
 
 import msgspec
 
+from astraflow.bus.entries import PublishAck
 from astraflow.bus.link import Link
-from astraflow.bus.parts import Parts, cut, part_size
+from astraflow.bus.parts import NatsParts, cut, part_size
 from astraflow.bus.publish import (
     DUPLICATE_IN_BATCH,
     EXPECTED,
     MSG_ID,
     TTL,
     ConflictError,
-    PublishAck,
     Publisher,
     Stored,
 )
@@ -57,7 +57,7 @@ def ttl_header(ttl_s: float) -> dict[str, str]:
 class Claims:
     """Stores and re-joins messages, whole or split."""
 
-    def __init__(self, link: Link, topology: Topology, publisher: Publisher, parts: Parts) -> None:
+    def __init__(self, link: Link, topology: Topology, publisher: Publisher, parts: NatsParts) -> None:
         self._link = link
         self._topology = topology
         self._publisher = publisher

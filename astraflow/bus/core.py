@@ -1,8 +1,10 @@
 """Core messages: not stored, at most once, for token chunks and cancels.
 
-Invariant: memory is bounded; what is dropped or can't be decoded is counted, never raised.
+The contract is `interface.Core`. Invariant: memory is bounded; what is dropped or can't be decoded is counted, never
+raised.
 """
 
+import itertools
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,11 +14,11 @@ from astraflow.bus.faults import LinkLostError
 from astraflow.bus.feed import Feed
 from astraflow.bus.link import Link
 from astraflow.errors import MessageError
-from astraflow.messages import Decoded, decode
+from astraflow.messages import Decoded, Message, decode, encode
 
 
-class CoreFeed:
-    """Decoded messages of one subject, across reconnects. Made by `Bus.subscribe_core`."""
+class NatsCoreFeed:
+    """`CoreFeed` of one subject. Made by `NatsCore.subscribe`."""
 
     def __init__(self, link: Link, subject: str, *, max_pending: int, counters: Counter[str]) -> None:
         self._link = link
@@ -62,14 +64,30 @@ class CoreFeed:
             await self._feed.discard()
 
 
-@asynccontextmanager
-async def open_core_feed(
-    link: Link, subject: str, *, max_pending: int, counters: Counter[str]
-) -> AsyncIterator[CoreFeed]:
-    """A feed that the server knows of when the block begins."""
-    feed = CoreFeed(link, subject, max_pending=max_pending, counters=counters)
-    await feed.open()
-    try:
-        yield feed
-    finally:
-        await feed.close()
+class NatsCore:
+    """`Core`: NATS' own publish and subscribe."""
+
+    def __init__(self, link: Link, counters: Counter[str], *, run: str, producer: str) -> None:
+        self._link = link
+        self._counters = counters
+        self._run = run
+        self._producer = producer
+        self._ids = itertools.count()
+
+    async def publish(self, subject: str, message: Message) -> None:
+        data = encode(message, id=f"{self._producer}/{next(self._ids)}", run=self._run, producer=self._producer)
+        try:
+            if not self._link.up.is_set():
+                raise LinkLostError("not connected")
+            await (await self._link.session()).send(subject, data)
+        except LinkLostError:
+            self._counters["core.unsent"] += 1
+
+    @asynccontextmanager
+    async def subscribe(self, subject: str, *, max_pending: int = 65536) -> AsyncIterator[NatsCoreFeed]:
+        feed = NatsCoreFeed(self._link, subject, max_pending=max_pending, counters=self._counters)
+        await feed.open()  # the server knows of it when the block begins
+        try:
+            yield feed
+        finally:
+            await feed.close()

@@ -6,11 +6,14 @@ several readers is stored once.
 
 import logging
 from collections import Counter
-from dataclasses import dataclass
+from functools import partial
 
+from astraflow.bus.entries import DeadLetter
 from astraflow.bus.link import Link
 from astraflow.bus.parts import part_size
-from astraflow.bus.publish import Publisher, Stored
+from astraflow.bus.publish import Publisher, read_stored
+from astraflow.bus.reader import stream_state
+from astraflow.bus.retry import until_answered
 from astraflow.bus.topology import Topology
 from astraflow.errors import BusError
 
@@ -21,24 +24,8 @@ MAX_BYTES = 128 << 10  # of the body; longer ones are cut
 DEADLINE_S = 5.0
 
 
-@dataclass(frozen=True)
-class DeadLetter:
-    """A message that couldn't be read. `data` is at most MAX_BYTES of its body."""
-
-    subject: str
-    sequence: int  # in the stream it came from
-    reason: str
-    data: bytes
-
-    @classmethod
-    def of(cls, stored: Stored) -> "DeadLetter":
-        """From the message in DEAD_LETTERS."""
-        headers = stored.headers
-        return cls(headers.get(SUBJECT, ""), int(headers.get(SEQUENCE, "0")), headers.get(REASON, ""), stored.data)
-
-
-class DeadLetters:
-    """Stores and counts dead letters."""
+class NatsDeadLetters:
+    """`DeadLetters`: stores, counts and reads them."""
 
     def __init__(self, link: Link, topology: Topology, publisher: Publisher, counters: Counter[str]) -> None:
         self._link = link
@@ -64,3 +51,15 @@ class DeadLetters:
         except BusError as exc:
             self._counters["dead_letters.lost"] += 1
             log.error("bus.dead_letter_lost", extra={"stream": stream, "sequence": sequence, "why": str(exc)})
+
+    async def read(self) -> list[DeadLetter]:
+        stream = self._topology.dead_letters
+        state = await until_answered(self._link, partial(stream_state, stream=stream))
+        found = []
+        for sequence in range(state.first_sequence, state.last_sequence + 1):
+            stored = await until_answered(self._link, partial(read_stored, stream=stream, seq=sequence))
+            if stored is not None:
+                headers = stored.headers
+                origin, number = headers.get(SUBJECT, ""), int(headers.get(SEQUENCE, "0"))
+                found.append(DeadLetter(origin, number, headers.get(REASON, ""), stored.data))
+        return found

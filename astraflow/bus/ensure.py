@@ -129,7 +129,7 @@ def _absent(value: Any) -> Any:
 
 
 async def ensure_consumer(session: Session, stream: str, consumer: Consumer, limits: Limits) -> None:
-    """Create or update a shared durable pull consumer; redelivery without end, the receiver counts (DESIGN §3.1)."""
+    """Create or update a shared durable pull consumer; redelivery without end, the receiver counts."""
     config = {
         "name": consumer.name,
         "durable_name": consumer.name,

@@ -4,27 +4,55 @@ import asyncio
 import itertools
 import json
 from collections import deque
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
-from astraflow.bus.faults import LinkLostError
 from astraflow.errors import BusError
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
     from nats.aio.subscription import Subscription
 
-    from astraflow.bus.session import Session
-
 
 HEARTBEAT = "100"
 OPEN_PULLS = 4  # the server fills pulls in order: an older one has ended, or never came
 
 
+@dataclass(frozen=True, slots=True)
+class AckTokens:
+    """What JetStream writes into the reply subject of a delivery."""
+
+    delivered: int
+    stream_sequence: int
+    consumer_sequence: int
+    stored_at: float  # unix seconds, by the clock of the server that stored the message
+    pending: int
+
+    @classmethod
+    def of(cls, reply: str) -> "AckTokens":
+        """$JS.ACK.[<domain>.<account>.]<stream>.<consumer>.<delivered>.<sseq>.<cseq>.<time>.<pending>[.<random>]"""
+        tokens = reply.split(".")
+        at = 4 if len(tokens) == 9 else 6
+        numbers = [int(token) for token in tokens[at : at + 5]]
+        return cls(numbers[0], numbers[1], numbers[2], numbers[3] / 1e9, numbers[4])
+
+
+class FeedSession(Protocol):
+    """What a feed needs of the session that it belongs to."""
+
+    @property
+    def lost(self) -> asyncio.Event: ...
+
+    async def send(self, subject: str, data: bytes = b"", *, reply: str = "") -> None: ...
+
+    async def end_feed(self, feed: "Feed", *, at_once: bool) -> None:
+        """Forget it and unsubscribe; without `at_once`, only after everything that the server had sent has arrived."""
+
+
 class Feed:
     """Messages of one subscription, in order. Bounded by what was asked for (pulls) or by `bound` (core)."""
 
-    def __init__(self, session: "Session", subject: str, bound: int) -> None:
+    def __init__(self, session: FeedSession, subject: str, bound: int) -> None:
         self.subject = subject
         self.dropped = 0  # messages over the bound
         self.pulls_by = ""  # subject of the pull requests that it is the answer to; "" for core subscriptions
@@ -94,13 +122,8 @@ class Feed:
 
     async def discard(self) -> None:
         """Stop at once. What is under way is dropped."""
-        self._session.feeds.discard(self)
-        if self.subscription is not None and not self._session.lost.is_set():
-            await self._session.quiet(self.subscription.unsubscribe())
+        await self._session.end_feed(self, at_once=True)
 
     async def finish(self) -> None:
         """Stop, after everything that the server had sent has arrived in the feed."""
-        self._session.feeds.discard(self)
-        if self.subscription is not None and not self._session.lost.is_set():
-            with suppress(LinkLostError):
-                await self._session.withdraw(self.subscription)
+        await self._session.end_feed(self, at_once=False)

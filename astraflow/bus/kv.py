@@ -1,8 +1,8 @@
 """The run's key-value bucket: compare-and-set, time to live, watch.
 
-Keys are dotted tokens (`member.rollout-a-0`); values are messages. Invariants: a write with an expected revision
-happens at most once and never over somebody else's; a key that expired or was deleted counts as absent, also for a
-lease that is taken over its marker; a watcher misses no change, whatever happens to the connection.
+The contract is `interface.Kv`. Invariants: a write with an expected revision happens at most once and never over
+somebody else's; a key that expired or was deleted counts as absent, also for a lease that is taken over its marker; a
+watcher misses no change, whatever happens to the connection.
 """
 
 import asyncio
@@ -10,12 +10,11 @@ import logging
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass, field
-from typing import Any
 
 from astraflow.bus.admit import admit
 from astraflow.bus.claims import ttl_header
-from astraflow.bus.deadletters import DeadLetters
+from astraflow.bus.deadletters import NatsDeadLetters
+from astraflow.bus.entries import KvEntry, KvUpdate
 from astraflow.bus.faults import ApiError, LinkLostError, NoAnswerError
 from astraflow.bus.link import Link
 from astraflow.bus.parts import part_size
@@ -39,34 +38,15 @@ DELETE_MARKER_TTL_S = 60.0
 DEADLINE_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class KvEntry:
-    """A key's value. `revision` is what `kv_put` expects."""
-
-    key: str
-    message: Any
-    revision: int
-
-
-@dataclass(frozen=True, slots=True)
-class KvUpdate:
-    """A change. `message` None = deleted or expired. Key "" = the values that there were have all been told."""
-
-    key: str
-    message: Any | None
-    revision: int
-    age_s: float = field(default=0.0, compare=False)  # in the server, by its clock; 0: it just came, or is a mirror's
-
-
 def _is_marker(stored: Stored) -> bool:
     return MARKER in stored.headers or stored.headers.get(OPERATION) in ("DEL", "PURGE")
 
 
-class Kv:
-    """The bucket of one run."""
+class NatsKv:
+    """`Kv` as a JetStream stream with one message per key."""
 
     def __init__(
-        self, link: Link, topology: Topology, publisher: Publisher, dead_letters: DeadLetters,
+        self, link: Link, topology: Topology, publisher: Publisher, dead_letters: NatsDeadLetters,
         *, producer: str,
     ) -> None:  # fmt: skip
         self._link = link
@@ -76,7 +56,6 @@ class Kv:
         self._producer = producer
 
     async def get(self, key: str) -> KvEntry | None:
-        """None if the key is absent, deleted or expired. Raises MessageError if its value is malformed."""
         stored = await self._tail(key)
         if stored is None or _is_marker(stored):
             return None
@@ -91,17 +70,12 @@ class Kv:
         ttl_s: int | None = None,
         deadline_s: float | None = DEADLINE_S,
     ) -> int:
-        """The new revision. `expected_revision` 0 = the key must be absent; None = whatever is there.
-
-        Raises: FencedError on a conflict, BusError if it can't be stored within `deadline_s` (None = no deadline).
-        """
         msg_id = f"kv/{uuid.uuid4()}"
         data = encode(message, id=msg_id, run=self._topology.run, producer=self._producer)
         headers = ttl_header(ttl_s) if ttl_s else {}
         return await self._store(key, data, msg_id, expected_revision, headers, deadline_s)
 
     async def delete(self, key: str) -> None:
-        """Watchers hear of it. Nothing happens if the key is absent."""
         headers = {OPERATION: "DEL", **ttl_header(DELETE_MARKER_TTL_S)}
         await self._store(key, b"", f"kv/{uuid.uuid4()}", None, headers, DEADLINE_S)
 
@@ -111,7 +85,6 @@ class Kv:
         await self._store(PROBE_KEY, b"", f"kv/{uuid.uuid4()}", None, headers, deadline_s)
 
     async def entries(self, prefix: str) -> dict[str, KvEntry]:
-        """The keys below `prefix` (see `watch`), as they are now. Malformed values are skipped and counted."""
         found: dict[str, KvEntry] = {}
         async with aclosing(self.watch(prefix)) as updates:
             async for update in updates:
@@ -124,11 +97,6 @@ class Kv:
         return found
 
     async def watch(self, prefix: str) -> AsyncGenerator[KvUpdate, None]:
-        """Keys below `prefix`: values now, then an update with key "", then changes, for ever.
-
-        "member." is every key that starts so, "run" that key (and any that starts with "run."), "" is everything.
-        After a reconnect the current values are told again, and what vanished meanwhile as deleted.
-        """
         known: dict[str, int] = {}
         told = False
         while True:

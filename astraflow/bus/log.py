@@ -1,61 +1,35 @@
 """Logs: read by cursor, appended in order, purged from below.
 
-A cursor is (incarnation of the stream, sequence, id of that message); it belongs into the reader's own snapshot, so
-that state and position can't disagree. Invariant: a cursor that the log doesn't bear out raises CursorError, never a
-skip.
+The contract is `interface.Logs`. Invariant: a cursor that the log doesn't bear out raises CursorError, never a skip.
 """
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
-import msgspec
-
 from astraflow.bus.admit import admit
 from astraflow.bus.claims import Claims
-from astraflow.bus.deadletters import DeadLetters
+from astraflow.bus.deadletters import NatsDeadLetters
+from astraflow.bus.entries import Cursor, LogEntry, LogState
 from astraflow.bus.link import Link
 from astraflow.bus.publish import Stored, read_stored
-from astraflow.bus.reader import LogState, Raw, read_raw, stream_info, stream_state
+from astraflow.bus.reader import Raw, read_raw, stream_info, stream_state
 from astraflow.bus.retry import until_answered
 from astraflow.bus.topology import Topology
 from astraflow.errors import CursorError, MessageError
-from astraflow.messages import Envelope
 
 
-class Cursor(msgspec.Struct, frozen=True):
-    """A position in a log: behind the message `message_id` at `sequence`. Sequence 0 = before the first message."""
+class NatsLogs:
+    """`Logs` on JetStream streams: reads and purges those of a run."""
 
-    incarnation: str
-    sequence: int
-    message_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class LogEntry:
-    """A message of a log and the position behind it."""
-
-    message: Any
-    envelope: Envelope
-    subject: str
-    sequence: int
-    cursor: Cursor
-    age_s: float = field(default=0.0, compare=False)  # in the server, by its clock; 0: it just came, or is a mirror's
-
-
-class Logs:
-    """Reads and purges the logs of a run."""
-
-    def __init__(self, link: Link, topology: Topology, claims: Claims, dead_letters: DeadLetters) -> None:
+    def __init__(self, link: Link, topology: Topology, claims: Claims, dead_letters: NatsDeadLetters) -> None:
         self._link = link
         self._topology = topology
         self._claims = claims
         self._dead_letters = dead_letters
 
     async def state(self, stream: str) -> LogState:
-        """Raises BusError if there is no such stream."""
         return await until_answered(self._link, partial(stream_state, stream=stream))
 
     async def read(
@@ -67,7 +41,6 @@ class Logs:
         start: int | Literal["first", "new"] = "first",
         follow: bool = True,
     ) -> AsyncGenerator[LogEntry, None]:
-        """See `Bus.read_log`."""
         state = await self.state(stream)
         first = 1 if start == "first" else state.last_sequence + 1 if start == "new" else start
         if cursor is not None:
@@ -89,28 +62,26 @@ class Logs:
                     return
 
     async def entry(self, stream: str, sequence: int) -> LogEntry | None:
-        """The message at `sequence`; None if there is none. Raises MessageError if it is malformed."""
         return await self._get(stream, seq=sequence)
 
     async def next(self, stream: str, subject: str, *, start: int) -> LogEntry | None:
-        """The first message on `subject` from `start` on; None if there is none. Raises MessageError if malformed."""
         return await self._get(stream, seq=max(1, start), next_by_subj=subject)
 
     async def last(self, stream: str, subject: str) -> LogEntry | None:
-        """The newest message on `subject`; None if there is none. Raises MessageError if it is malformed."""
         return await self._get(stream, last_by_subj=subject)
 
     async def last_sequence(self, stream: str, subject: str) -> int:
-        """Of the newest message on `subject`, readable or not; 0 if there is none."""
         stored = await until_answered(self._link, partial(read_stored, stream=stream, last_by_subj=subject))
         return 0 if stored is None else stored.sequence
 
-    async def purge(self, stream: str, *, below_sequence: int, subject: str | None = None) -> int:
-        """Delete what is below `below_sequence` (on `subject`, which may have wildcards); how many messages went.
+    async def reached(self, stream: str, sequence: int) -> None:
+        if self._topology.at_home or (await self.state(stream)).last_sequence >= sequence:
+            return
+        async with aclosing(self.read(stream, start=sequence)) as entries:
+            await anext(entries)
 
-        The message at `below_sequence` stays whole. Nothing is below 1: the server would take 0 for "everything".
-        """
-        if below_sequence <= 1:
+    async def purge(self, stream: str, *, below_sequence: int, subject: str | None = None) -> int:
+        if below_sequence <= 1:  # the server would take 0 for "everything"
             return 0
         stored = await until_answered(self._link, partial(read_stored, stream=stream, seq=below_sequence))
         floor = below_sequence

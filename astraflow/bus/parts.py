@@ -1,7 +1,7 @@
 """Byte strings as parts of about 512 KiB on a stream, each found by its digest (weights, snapshots, split messages).
 
-It knows nothing of what the bytes mean. Invariant: `get` returns exactly the bytes whose digests were asked for, or
-raises WeightsError that names the part. (nats-py's object store reads quadratically, facts/nats.md §3.)
+The contract is `interface.Parts`. It knows nothing of what the bytes mean. Invariant: `get` returns exactly the bytes
+whose digests were asked for, or raises WeightsError that names the part. (nats-py's object store reads quadratically.)
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from astraflow.concurrency import in_parallel
 from astraflow.errors import BusError, WeightsError
 from astraflow.messages import PartRef
 
-HEADROOM_BYTES = 4096  # for subject and headers: over max_payload the server ends the connection (facts/nats.md §9.1)
+HEADROOM_BYTES = 4096  # for subject and headers: over max_payload the server ends the connection
 WORKERS = 12  # parts under way
 RETRY_S = 0.05
 
@@ -32,8 +32,8 @@ def cut(data: bytes | memoryview, size_bytes: int) -> Iterator[memoryview]:
     return (view[start : start + size_bytes] for start in range(0, len(view), size_bytes))
 
 
-class Parts:
-    """Puts and gets byte strings, several parts at a time, hashing off the loop."""
+class NatsParts:
+    """`Parts`: puts and gets byte strings, several parts at a time, hashing off the loop."""
 
     def __init__(self, link: Link, publisher: Publisher, *, max_message_bytes: int) -> None:
         self._link = link
@@ -50,10 +50,7 @@ class Parts:
         headers: dict[str, str] | None = None,
         deadline_s: float | None = None,
     ) -> tuple[PartRef, ...]:
-        """Store `data` under `subject`.<digest>; returns when all is stored. Equal parts are stored once.
-
-        The ids are new in every call: a copy that was stored before may have been purged since.
-        """
+        """`headers` go with every part."""
         size = part_size(self._link, self._max_message_bytes)
         pieces = list(cut(data, size))
         refs: list[PartRef | None] = [None] * len(pieces)
@@ -79,7 +76,6 @@ class Parts:
         return tuple(ref for ref in refs if ref is not None)
 
     async def get(self, stream: str, subject: str, parts: Sequence[PartRef]) -> bytearray:
-        """The bytes of `parts`, concatenated. Raises WeightsError for a part that is missing or damaged."""
         data = bytearray(sum(part.size_bytes for part in parts))
         view = memoryview(data)
         places: list[tuple[PartRef, int]] = []

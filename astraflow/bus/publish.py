@@ -17,6 +17,7 @@ from datetime import datetime
 import msgspec
 
 from astraflow import clock
+from astraflow.bus.entries import PublishAck
 from astraflow.bus.faults import ApiError, LinkLostError, NoAnswerError
 from astraflow.bus.link import Link
 from astraflow.bus.session import Session
@@ -39,13 +40,6 @@ RETRY_FIRST_S, RETRY_MOST_S = 0.02, 0.5
 WARN_FIRST_S = 10.0  # a publish that waits this long says so, then after twice as long
 NO_ANSWER_YET = "no answer yet"
 WINDOW_BYTES = 8 << 20  # publishes under way
-
-
-class PublishAck(msgspec.Struct, frozen=True):
-    """Where a message is stored. `duplicate`: it had been stored before, by an earlier call or an earlier try."""
-
-    sequence: int
-    duplicate: bool = False
 
 
 class _Error(msgspec.Struct, frozen=True):

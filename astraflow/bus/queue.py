@@ -1,8 +1,9 @@
 """Work queues: pull what there is a free slot for, ack, nak, keep alive.
 
-It decides nothing about the work. Invariants: at any time the server owes us at most what the running `fetch` asked
-for; when `fetch` ends in any way no pull request stays behind, and what had arrived meanwhile is handed back at once;
-what can't be decoded or is of another type is dead-lettered and never returned. One `fetch` runs at a time.
+The contract is `interface.WorkQueue`. It decides nothing about the work. Invariants: at any time the server owes us at
+most what the running `fetch` asked for; when `fetch` ends in any way no pull request stays behind, and what had arrived
+meanwhile is handed back at once; what can't be decoded or is of another type is dead-lettered and never returned. One
+`fetch` runs at a time.
 """
 
 import asyncio
@@ -11,15 +12,18 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from astraflow.bus.admit import admit
 from astraflow.bus.claims import CLAIM, Claims
-from astraflow.bus.deadletters import DeadLetters
+from astraflow.bus.deadletters import NatsDeadLetters
 from astraflow.bus.ensure import SECOND_NS, ensure
 from astraflow.bus.faults import ApiError, DeniedError, LinkLostError, NoAnswerError
-from astraflow.bus.feed import HEARTBEAT, Feed
+from astraflow.bus.feed import HEARTBEAT, AckTokens, Feed
+from astraflow.bus.interface import Delivery
 from astraflow.bus.link import Link
+from astraflow.bus.retry import until_answered
 from astraflow.bus.session import Session
 from astraflow.bus.topology import Topology
 from astraflow.concurrency import Background
@@ -31,7 +35,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-EXPIRES_S = 5.0  # short: a frozen process's open pull swallows messages (facts/nats.md §4)
+EXPIRES_S = 5.0  # short: a frozen process's open pull swallows messages
 HEARTBEAT_S = 1.0
 SILENT_S = 2.5  # without a message or heartbeat for this long the pull is taken for lost
 FAR_SILENT_S = 30.0  # the same behind a thin link
@@ -40,61 +44,36 @@ FAR_RETRY_S = 1.0
 MAX_PULL = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class AckTokens:
-    """What JetStream writes into the reply subject of a delivery."""
-
-    delivered: int
-    stream_sequence: int
-    consumer_sequence: int
-    stored_at: float  # unix seconds, by the clock of the server that stored the message
-    pending: int
-
-    @classmethod
-    def of(cls, reply: str) -> "AckTokens":
-        """$JS.ACK.[<domain>.<account>.]<stream>.<consumer>.<delivered>.<sseq>.<cseq>.<time>.<pending>[.<random>]"""
-        tokens = reply.split(".")
-        at = 4 if len(tokens) == 9 else 6
-        numbers = [int(token) for token in tokens[at : at + 5]]
-        return cls(numbers[0], numbers[1], numbers[2], numbers[3] / SECOND_NS, numbers[4])
-
-
 @dataclass(slots=True)
-class Delivery:
-    """One message to work on. `attempts` is 1 on the first delivery. Ack, nak and in_progress never raise BusError:
-    when they can't be sent within the ack wait, the server redelivers anyway."""
+class NatsDelivery:
+    """`Delivery` of a pull consumer."""
 
     message: Any
     envelope: Envelope
     attempts: int
-    _queue: "WorkQueue"
+    _queue: "NatsWorkQueue"
     _reply: str
     _raw: "Msg"
     _headers: dict[str, str] = field(default_factory=dict)
 
     async def ack(self) -> None:
-        """The work is done and its result is stored; the message goes."""
         if CLAIM in self._headers:
             await self._queue.ack_and_forget(self._reply, self._headers)
         else:
             await self._queue.answer(self._reply, b"+ACK")
 
     async def nak(self, delay_s: float = 0.0) -> None:
-        """Hand it back; it is redelivered after `delay_s`."""
         body = b"-NAK" + (b' {"delay": %d}' % int(delay_s * SECOND_NS) if delay_s > 0 else b"")
         await self._queue.answer(self._reply, body)
 
     async def reject(self, reason: str) -> None:
-        """It can't be worked on, by anybody: it goes to the dead letters."""
         await self._queue.bury(self._raw, reason)
 
     async def in_progress(self) -> None:
-        """Start the ack wait anew."""
         await self._queue.answer(self._reply, b"+WPI")
 
     @asynccontextmanager
     async def keep_alive(self) -> AsyncIterator[None]:
-        """While the block runs and the queue is open, the ack wait starts anew at least at every third of it."""
         self._queue.kept.add(self._reply)
         try:
             yield
@@ -102,12 +81,12 @@ class Delivery:
             self._queue.kept.discard(self._reply)
 
 
-class WorkQueue:
-    """A shared durable pull consumer. Made by `Bus.queue`."""
+class NatsWorkQueue:
+    """`WorkQueue` on a shared durable pull consumer. Made by `NatsQueues.open`."""
 
     def __init__(
         self, stream: str, consumer: str, *, link: Link, topology: Topology, claims: Claims,
-        dead_letters: DeadLetters, counters: Counter[str], background: Background,
+        dead_letters: NatsDeadLetters, counters: Counter[str], background: Background,
     ) -> None:  # fmt: skip
         self.stream = stream
         self.consumer = consumer
@@ -124,7 +103,6 @@ class WorkQueue:
         self._session: Session | None = None
 
     async def fetch(self, limit: int, *, wait: bool = True) -> list[Delivery]:
-        """Up to `limit` deliveries as soon as there is one; `wait=False` returns what is there now, maybe nothing."""
         assert limit > 0, "fetch wants at least one"
         async with self._turn:
             while True:
@@ -238,7 +216,7 @@ class WorkQueue:
         return self._feed
 
     async def _decoded(self, messages: "list[Msg]") -> list[Delivery]:
-        deliveries = []
+        deliveries: list[Delivery] = []
         for msg in messages:
             headers = msg.headers or {}
             tokens = AckTokens.of(msg.reply)
@@ -249,7 +227,7 @@ class WorkQueue:
             except MessageError as exc:
                 await self.bury(msg, str(exc))
                 continue
-            deliveries.append(Delivery(message, envelope, tokens.delivered, self, msg.reply, msg, headers))
+            deliveries.append(NatsDelivery(message, envelope, tokens.delivered, self, msg.reply, msg, headers))
         return deliveries
 
     async def bury(self, msg: "Msg", reason: str) -> None:
@@ -289,13 +267,39 @@ class WorkQueue:
             log.warning("bus.queue_not_repaired", extra={"stream": self.stream, "why": str(exc)})
 
 
-@asynccontextmanager
-async def open_queue(stream: str, consumer: str, **parts: Any) -> AsyncIterator[WorkQueue]:
-    """A work queue; at the end what it still holds unasked has been handed back."""
-    async with Background(grace_s=2.0) as background, Background() as renewing:
-        queue = WorkQueue(stream, consumer, background=background, **parts)
-        renewing.start(queue.renew())
-        try:
-            yield queue
-        finally:
-            await queue.close()
+class NatsQueues:
+    """`Queues`: the shared consumers of a run's work queues."""
+
+    def __init__(
+        self, link: Link, topology: Topology, claims: Claims, dead_letters: NatsDeadLetters, counters: Counter[str]
+    ) -> None:
+        self._link = link
+        self._topology = topology
+        self._claims = claims
+        self._dead_letters = dead_letters
+        self._counters = counters
+
+    @asynccontextmanager
+    async def open(self, stream: str, consumer: str) -> AsyncIterator[NatsWorkQueue]:
+        async with Background(grace_s=2.0) as background, Background() as renewing:
+            queue = NatsWorkQueue(
+                stream, consumer, link=self._link, topology=self._topology, claims=self._claims,
+                dead_letters=self._dead_letters, counters=self._counters, background=background,
+            )  # fmt: skip
+            renewing.start(queue.renew())
+            try:
+                yield queue
+            finally:
+                await queue.close()
+
+    async def depths(self) -> dict[str, int]:
+        return {key: info["num_pending"] + info["num_ack_pending"] async for key, info in self._consumers()}
+
+    async def undelivered(self) -> dict[str, int]:
+        return {key: info["num_pending"] async for key, info in self._consumers()}
+
+    async def _consumers(self) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+        for row in self._topology.rows:
+            for consumer in row.consumers:
+                request = f"CONSUMER.INFO.{row.stream}.{consumer.name}"
+                yield consumer.depth_key, await until_answered(self._link, partial(Session.api, request=request))

@@ -14,11 +14,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from astraflow.bus.ensure import SECOND_NS
+from astraflow.bus.entries import LogState
 from astraflow.bus.faults import ApiError, LinkLostError, NoAnswerError
-from astraflow.bus.feed import HEARTBEAT, Feed
+from astraflow.bus.feed import HEARTBEAT, AckTokens, Feed
 from astraflow.bus.link import Link
 from astraflow.bus.publish import Stored
-from astraflow.bus.queue import AckTokens
 from astraflow.bus.session import Session
 from astraflow.errors import BusError, CursorError
 
@@ -33,17 +33,6 @@ SILENT_S = 2.5
 FAR_SILENT_S = 30.0  # behind a thin link, where weights may be ahead of a heartbeat
 INACTIVE_S = 10.0  # the server forgets an abandoned consumer after this
 RETRY_S = 0.1
-
-
-@dataclass(frozen=True, kw_only=True)
-class LogState:
-    """A stream at one moment. `incarnation` changes when the stream is made anew."""
-
-    incarnation: str
-    first_sequence: int  # last_sequence + 1 if it is empty
-    last_sequence: int
-    messages: int
-    bytes: int
 
 
 async def stream_state(session: Session, stream: str) -> LogState:

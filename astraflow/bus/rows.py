@@ -61,7 +61,7 @@ class Consumer:
 
     name: str
     subject: str
-    depth_key: str  # how `Bus.stream_depths` calls it
+    depth_key: str  # how `Queues.depths` calls it
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """One life of one nats-py client: requests, subscriptions, and the moment it ends.
 
 It does not reconnect: a client is never reused after any kind of end, because nats-py loses pull requests, replays
-buffered publishes and stays closed after most server errors (facts/nats.md §9.1, §9.3). `link.py` opens the next one.
+buffered publishes and stays closed after most server errors. `link.py` opens the next one.
 Invariant: when `lost` is set, every waiting request and feed of the session has failed with LinkLostError.
 """
 
@@ -171,7 +171,18 @@ class Session:
         except (TimeoutError, NoAnswerError) as exc:  # it may be our own loop that was late
             raise LinkLostError(f"nats-server doesn't answer within {timeout_s:g} s") from exc
 
-    async def withdraw(self, subscription: "Subscription") -> None:
+    async def end_feed(self, feed: Feed, *, at_once: bool) -> None:
+        """See `FeedSession.end_feed`."""
+        self.feeds.discard(feed)
+        if feed.subscription is None or self.lost.is_set():
+            return
+        if at_once:
+            await self.quiet(feed.subscription.unsubscribe())
+        else:
+            with suppress(LinkLostError):
+                await self._withdraw(feed.subscription)
+
+    async def _withdraw(self, subscription: "Subscription") -> None:
         """Unsubscribe at the server first, and here only when what was under way has arrived."""
         await self.quiet(self._client._send_unsubscribe(subscription._id))  # the public one drops what is under way
         await self.flush(5.0)
@@ -216,7 +227,7 @@ class Session:
             feed.fail(error)
 
     async def close(self) -> None:
-        """Hand what is sent to the server and close; never a drain, which can hang (facts/nats.md §9.2)."""
+        """Hand what is sent to the server and close; never a drain, which can hang."""
         if not self.lost.is_set():
             with suppress(LinkLostError):
                 await self.flush(2.0)

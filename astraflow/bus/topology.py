@@ -4,7 +4,7 @@ A run has one home region, where its truth is kept. In another region every name
 region in it, so that actors needn't know where they are (`region_rows.py` says what is stored there).
 
 Pure: no I/O. Invariants: every name comes from here; names of streams are unique over regions, because acks of equally
-named streams in two JetStream domains collide (facts/nats.md §5).
+named streams in two JetStream domains collide.
 """
 
 import re
@@ -98,7 +98,7 @@ class Topology:
         return f"{self.root}.weights.{_name(policy, 'policy')}.manifest"
 
     def weight_part(self, policy: str, epoch: int) -> str:
-        """Prefix of the parts of a policy's versions; `put_parts` appends .<digest>."""
+        """Prefix of the parts of a policy's versions; `Parts.put` appends .<digest>."""
         return f"{self.root}.weights.{_name(policy, 'policy')}.{epoch}.{PART}"
 
     def decision(self) -> str:

@@ -54,7 +54,7 @@ async def _until_ended(bus: "Bus", over: asyncio.Event) -> None:
 
     from astraflow.messages import RunRecord
 
-    async with aclosing(bus.kv_watch("run")) as updates:
+    async with aclosing(bus.kv.watch("run")) as updates:
         async for update in updates:
             if isinstance(update.message, RunRecord) and update.message.stop_requested:
                 break

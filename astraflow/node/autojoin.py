@@ -68,7 +68,7 @@ class Hiring:
         return self._view.record is not None and self._view.record.stop_requested != ""
 
     async def _watch(self) -> None:
-        async with aclosing(self._ctx.bus.kv_watch("")) as updates:
+        async with aclosing(self._ctx.bus.kv.watch("")) as updates:
             async for update in updates:
                 self._view.apply(update.key, update.message, written_at=clock.wall() - update.age_s)
                 self._changed.set()
@@ -83,7 +83,7 @@ class Hiring:
         due = self._patience.due(mine, clock.monotonic())
         if extras(self._view, own, reserved=mine):  # the queues decide which
             with suppress(BusError):  # a server that has just started lacks some for a moment
-                self._view.queues = await self._ctx.bus.stream_depths()
+                self._view.queues = await self._ctx.bus.queues.depths()
         more = extras(self._view, own, reserved=mine)
         if due or more:
             self._start(supervisor, [*due, *more], expected=[role for role in mine if role not in due])
@@ -126,6 +126,6 @@ class Hiring:
             if policy not in self._model_bytes:
                 stream = self._ctx.bus.topology.weights(policy)
                 with suppress(BusError, MessageError):  # then it is taken to fit
-                    entry = await self._ctx.bus.log_entry(stream, head.full_manifest_sequence)
+                    entry = await self._ctx.bus.logs.entry(stream, head.full_manifest_sequence)
                     if entry is not None and isinstance(entry.message, Manifest):
                         self._model_bytes[policy] = entry.message.size_bytes

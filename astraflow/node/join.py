@@ -17,7 +17,7 @@ from pathlib import Path
 from rich.console import Console
 
 from astraflow.actors.base.connection import Connection
-from astraflow.bus import Bus, topology_of
+from astraflow.bus import NatsBus, topology_of
 from astraflow.config import from_json
 from astraflow.messages import RunRecord
 from astraflow.node.autojoin import Hiring
@@ -72,7 +72,7 @@ async def join(connection: Connection, options: JoinOptions, console: Console) -
         config = from_json(record.config_json)
         with disk_errors(home):
             (home / "logs").mkdir(parents=True, exist_ok=True)
-        async with Bus.connect(
+        async with NatsBus.connect(
             connection.options(), topology_of(config, region=connection.region), producer=f"node-{node}"
         ) as bus:
             ctx = node_context(bus, record, node=node, folder=home)

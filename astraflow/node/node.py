@@ -64,7 +64,7 @@ async def supervise(
         max_restarts=ctx.config.node.max_restarts,
         resume=resume,
         report=report,
-        startable=ctx.bus.connected.wait,
+        startable=ctx.bus.link.up.wait,
         stays=hiring.failed if hiring is not None else None,
     )
     orders = NodeOrders(ctx, supervisor, report=report, drained=tell_roles)
@@ -97,7 +97,7 @@ async def still_needed(bus: Bus, role: Role) -> bool:
     """Whether a process of this role that ended cleanly must be started again: somebody drained it, not the run."""
     try:
         if role.role == "trainer":
-            entry = await bus.kv_get(f"progress.{role.policy}")
+            entry = await bus.kv.get(f"progress.{role.policy}")
             if entry is not None and isinstance(entry.message, Progress) and entry.message.finished:
                 return False
         record = await read_record(bus)

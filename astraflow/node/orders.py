@@ -41,7 +41,7 @@ class NodeOrders:
 
     async def follow_run(self) -> None:
         """When the run has ended, actors leave by themselves; whatever is still there after a while is told to."""
-        async with aclosing(self._ctx.bus.kv_watch("run")) as updates:
+        async with aclosing(self._ctx.bus.kv.watch("run")) as updates:
             async for update in updates:
                 if isinstance(update.message, RunRecord) and update.message.stop_requested:
                     self.why_ended = update.message.stop_requested
@@ -52,7 +52,7 @@ class NodeOrders:
 
     async def follow_drains(self) -> None:
         """Carry out drains of this node or of one of its actors."""
-        async with aclosing(self._ctx.bus.kv_watch("drain.")) as updates:
+        async with aclosing(self._ctx.bus.kv.watch("drain.")) as updates:
             async for update in updates:
                 if isinstance(update.message, Drain):
                     self._drain(update.message)
@@ -84,27 +84,27 @@ class NodeOrders:
 async def order_drain(bus: Bus, target: str, *, by: str) -> None:
     """Tell an actor or a node to leave."""
     order = Drain(target=target, requested_at=clock.wall(), requested_by=by)
-    await bus.kv_put(f"drain.{target}", order, ttl_s=ORDER_TTL_S)
+    await bus.kv.put(f"drain.{target}", order, ttl_s=ORDER_TTL_S)
 
 
 async def forget_orders(bus: Bus, targets: Sequence[str]) -> None:
     """Take back what these were told: they are wanted again."""
-    for key in await bus.kv_list("drain."):
+    for key in await bus.kv.entries("drain."):
         if key.removeprefix("drain.") in targets:
-            await bus.kv_delete(key)
+            await bus.kv.delete(key)
 
 
 async def stop_run(bus: Bus) -> str:
     """Ask every actor to end; returns why the run had ended before, "" if it hadn't."""
     while True:
-        entry = await bus.kv_get("run")
+        entry = await bus.kv.get("run")
         assert entry is not None, "the caller has read it"
         assert isinstance(entry.message, RunRecord), entry
         if entry.message.stop_requested:
             return entry.message.stop_requested
         stopped = msgspec.structs.replace(entry.message, stop_requested=STOPPED)
         try:
-            await bus.kv_put("run", stopped, expected_revision=entry.revision)
+            await bus.kv.put("run", stopped, expected_revision=entry.revision)
         except FencedError:  # dataflow ended it, or somebody else stopped it: look again
             continue
         return ""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from astraflow.actors.base.connection import Connection
 from astraflow.actors.base.run_record import other_region, read_record
-from astraflow.bus import Bus, BusRole, Topology
+from astraflow.bus import BusRole, NatsBus, Topology
 from astraflow.errors import ConfigError
 from astraflow.messages import RunRecord
 
@@ -22,7 +22,7 @@ def bare_topology(connection: Connection, run: str) -> Topology:
 
 async def fetch_record(connection: Connection, run: str, role: BusRole = BusRole.OBSERVER) -> RunRecord:
     """The run's record from the bus. Raises ConfigError if there is no such run, BusError."""
-    async with Bus.connect(connection.options(role), bare_topology(connection, run), producer="node") as bus:
+    async with NatsBus.connect(connection.options(role), bare_topology(connection, run), producer="node") as bus:
         record = await read_record(bus)
         if record is None:
             raise ConfigError(
@@ -37,7 +37,7 @@ async def open_run(connection: Connection, run: str, report: Callable[[str], Non
 
     Says in a sentence what it waits for. Raises: ConfigError if `run` is "" and several are open; BusError.
     """
-    async with Bus.connect(connection.options(), bare_topology(connection, run or "any"), producer="node") as bus:
+    async with NatsBus.connect(connection.options(), bare_topology(connection, run or "any"), producer="node") as bus:
         said = ""
         while True:
             record, why = _choose(await _known(bus, run), run, connection.url)
@@ -49,7 +49,7 @@ async def open_run(connection: Connection, run: str, report: Callable[[str], Non
             await asyncio.sleep(LOOK_EVERY_S)
 
 
-async def _known(bus: Bus, run: str) -> Mapping[str, RunRecord]:
+async def _known(bus: NatsBus, run: str) -> Mapping[str, RunRecord]:
     if not run:
         return await bus.runs()
     record = await read_record(bus)

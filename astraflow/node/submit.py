@@ -11,7 +11,7 @@ from rich.console import Console
 
 from astraflow.actors.base.connection import Connection
 from astraflow.actors.base.run_record import read_record
-from astraflow.bus import Bus, topology_of
+from astraflow.bus import NatsBus, topology_of
 from astraflow.config import RunConfig, from_json
 from astraflow.errors import ConfigError
 from astraflow.messages import RunRecord
@@ -33,12 +33,12 @@ async def submit(config: RunConfig, connection: Connection, console: Console) ->
     """Enter the run. Raises ConfigError if it is open with another config, or can't be continued with this one."""
     config = for_every_machine(config, connection.url)
     options = connection.to_enter(config.run.name)
-    async with Bus.connect(options, bare_topology(connection, config.run.name), producer="submit") as bus:
+    async with NatsBus.connect(options, bare_topology(connection, config.run.name), producer="submit") as bus:
         old = await read_record(bus)
     if old is not None and not old.stop_requested:
         refuse_changes(for_every_machine(from_json(old.config_json), connection.url), config)
         return Submitted.OPEN, old
-    async with Bus.connect(options, topology_of(config), producer="submit") as bus:
+    async with NatsBus.connect(options, topology_of(config), producer="submit") as bus:
         if old is None:
             await bus.ensure()
         entered = await enter_run(bus, config, console)

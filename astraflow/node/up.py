@@ -22,7 +22,7 @@ from astraflow.actors.base.connection import Connection
 from astraflow.actors.base.members import left
 from astraflow.actors.base.run_record import read_record
 from astraflow.actors.recorder.summary import read_summary, render_summary
-from astraflow.bus import Bus, BusRole, EmbeddedServer, HubDoor, topology_of
+from astraflow.bus import Bus, BusRole, EmbeddedServer, HubDoor, NatsBus, topology_of
 from astraflow.config import NodeSection, RunConfig
 from astraflow.errors import ConfigError
 from astraflow.node.entering import enter_run, refuse_a_twin
@@ -86,7 +86,7 @@ async def up(config: RunConfig, options: UpOptions, console: Console) -> int:
         async with _server(config, folder, options, console) as connection:
             locked.write(_reachable(owner, connection))
             options_in = connection.to_enter(config.run.name)
-            async with Bus.connect(options_in, topology_of(config), producer=f"node-{NODE}") as bus:
+            async with NatsBus.connect(options_in, topology_of(config), producer=f"node-{NODE}") as bus:
                 await bus.ensure()
                 if config.bus.url:  # else the lock on the folder has seen to it
                     await refuse_a_twin(bus, config, console, node=NODE)

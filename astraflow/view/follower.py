@@ -38,14 +38,14 @@ class Follower:
     async def open(cls, bus: Bus, *, print_line: Callable[[str], None] | None = None) -> Self:
         """Note where the logs end: from there on there is news. Raises BusError."""
         topology = bus.topology
-        return cls(bus, await bus.log_state(topology.metrics), await bus.log_state(topology.events), print_line)
+        return cls(bus, await bus.logs.state(topology.metrics), await bus.logs.state(topology.events), print_line)
 
     def jobs(self) -> list[Coroutine[Any, Any, None]]:
         """What to run, side by side."""
         return [self._follow_kv(), self._follow_metrics(), self._follow_events(), self._follow_queues()]
 
     async def _follow_kv(self) -> None:
-        async for update in self._bus.kv_watch(""):
+        async for update in self._bus.kv.watch(""):
             self.view.apply(update.key, update.message, written_at=clock.wall() - update.age_s)
             self.changed.set()
             if isinstance(update.message, Member):
@@ -59,7 +59,7 @@ class Follower:
 
     async def _follow_metrics(self) -> None:
         before = self._metrics_before.last_sequence
-        async for entry in self._bus.read_log(self._bus.topology.metrics, start="first"):
+        async for entry in self._bus.logs.read(self._bus.topology.metrics, start="first"):
             if isinstance(entry.message, Metrics):
                 previous = self._previous_step_at(entry.message)
                 taken = self.view.history.add(entry.message)
@@ -83,7 +83,7 @@ class Follower:
     async def _follow_events(self) -> None:
         state = self._events_before
         start = max(1, state.first_sequence, state.last_sequence - EVENTS_BEFORE + 1)
-        async for entry in self._bus.read_log(self._bus.topology.events, start=start):
+        async for entry in self._bus.logs.read(self._bus.topology.events, start=start):
             if isinstance(entry.message, Event):
                 self.view.events.append(entry.message)
                 self.changed.set()
@@ -95,7 +95,7 @@ class Follower:
         while True:
             with contextlib.suppress(BusError, TimeoutError):
                 async with asyncio.timeout(QUEUES_DEADLINE_S):
-                    self.view.queues = await self._bus.stream_depths()
+                    self.view.queues = await self._bus.queues.depths()
                 self.changed.set()
             await asyncio.sleep(QUEUES_EVERY_S)
 

@@ -73,7 +73,7 @@ async def read_status(bus: Bus) -> Status:
 async def read_view(bus: Bus) -> RunView:
     """The KV and the queues as they are now, without history. Raises as `read_status`."""
     view, silent_s = RunView(), math.inf
-    async with aclosing(bus.kv_watch("")) as updates:
+    async with aclosing(bus.kv.watch("")) as updates:
         async for update in updates:
             if not update.key:
                 break
@@ -82,16 +82,16 @@ async def read_view(bus: Bus) -> RunView:
                 silent_s = min(silent_s, update.age_s)
     if view.record is None:
         raise ConfigError(f"no run {bus.run!r} on this server; start it with `astraflow up`, or check --run and --url")
-    view.queues = await bus.stream_depths()
+    view.queues = await bus.queues.depths()
     if not view.finished and silent_s > SILENT_S:  # nobody is there, or nobody can say so
         view.unstored = await bus.why_not_stored(PROBE_WITHIN_S)
     return view
 
 
 async def _tail(bus: Bus, stream: str, entries: int, view: RunView) -> None:
-    state = await bus.log_state(stream)
+    state = await bus.logs.state(stream)
     start = max(1, state.first_sequence, state.last_sequence - entries + 1)
-    async for entry in bus.read_log(stream, start=start, follow=False):
+    async for entry in bus.logs.read(stream, start=start, follow=False):
         if entry.age_s < LATELY_S:
             view.heard_of(entry.envelope.producer)
         if isinstance(entry.message, Metrics):

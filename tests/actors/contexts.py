@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from astraflow.actors.base.context import ActorContext
-from astraflow.bus import Bus, EmbeddedServer, topology_of
+from astraflow.bus import EmbeddedServer, NatsBus, topology_of
 from astraflow.config import (
     BusSection,
     EngineSection,
@@ -43,7 +43,7 @@ async def context(
 ) -> AsyncIterator[ActorContext]:
     """A context whose bus has its streams; its actor is told to stop at the end."""
     name = name or f"{role}-test-0"
-    async with Bus.connect(server.options, topology_of(config), producer=name) as bus:
+    async with NatsBus.connect(server.options, topology_of(config), producer=name) as bus:
         await bus.ensure()
         record = RunRecord(name="test", incarnation="inc", config_json=to_json(config), created_at=0.0)
         ctx = ActorContext(bus=bus, config=config, record=record, folder=folder, name=name, role=role, policy="solver")

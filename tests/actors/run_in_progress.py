@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from astraflow.bus import Bus, EmbeddedServer, topology_of
+from astraflow.bus import Bus, EmbeddedServer, NatsBus, topology_of
 from astraflow.config import (
     EnvSection,
     PolicySection,
@@ -159,9 +159,9 @@ async def running_bus(folder: Path) -> AsyncIterator[tuple[EmbeddedServer, Bus]]
     server = EmbeddedServer(folder / "nats")
     await server.start()
     try:
-        async with Bus.connect(server.options, topology_of(CONFIG), producer="test") as bus:
+        async with NatsBus.connect(server.options, topology_of(CONFIG), producer="test") as bus:
             await bus.ensure()
-            await bus.kv_put("run", RECORD)
+            await bus.kv.put("run", RECORD)
             yield server, bus
     finally:
         await server.stop()

@@ -107,7 +107,7 @@ async def test_a_cohort_whose_member_is_cancelled_runs_without_it(nats_server: E
     async with replica(nats_server, tmp_path, deterministic()) as (ctx, _), Asker.open(ctx.bus) as asker:
         await asker.ask("a", **TOGETHER)
         await eventually(lambda: asker.kinds("a"))
-        await ctx.bus.publish_core(ctx.bus.topology.gen_cancel("solver"), GenCancel(request_id="a"))
+        await ctx.bus.core.publish(ctx.bus.topology.gen_cancel("solver"), GenCancel(request_id="a"))
         await asker.ask("b", cohort_id="c", cohort_size=1)
         await eventually(lambda: asker.finished("b"))
         assert not asker.tokens("a")
@@ -133,7 +133,7 @@ async def test_a_request_that_never_comes_is_not_waited_for_for_ever(
     async with replica(nats_server, tmp_path, config) as (ctx, _), Asker.open(ctx.bus) as asker:
         await asker.ask("a", **TOGETHER)
         await eventually(lambda: asker.finished("a"))
-        events = [entry.message async for entry in ctx.bus.read_log(ctx.bus.topology.events, follow=False)]
+        events = [entry.message async for entry in ctx.bus.logs.read(ctx.bus.topology.events, follow=False)]
         assert [event.name for event in events if isinstance(event, Event)] == ["not-repeatable"]
 
 

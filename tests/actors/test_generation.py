@@ -28,7 +28,7 @@ class Peer:
 
     async def next_request(self) -> GenRequest:
         topology = self.bus.topology
-        async with self.bus.queue(topology.gen_requests, topology.gen_consumer("solver")) as queue:
+        async with self.bus.queues.open(topology.gen_requests, topology.gen_consumer("solver")) as queue:
             (delivery,) = await queue.fetch(1)
             await delivery.ack()
             assert isinstance(delivery.message, GenRequest)
@@ -36,7 +36,7 @@ class Peer:
 
     async def say(self, request: GenRequest, kind: ChunkKind, **fields: object) -> None:
         chunk = GenChunk(request_id=request.id, attempt=request.attempt, kind=kind, replica=self.name, **fields)
-        await self.bus.publish_core(request.reply_subject, chunk)
+        await self.bus.core.publish(request.reply_subject, chunk)
 
     async def tokens(self, request: GenRequest, position: int, *tokens: int, version: int = 1, end: str = "") -> None:
         await self.say(
@@ -114,7 +114,7 @@ async def test_the_first_replica_that_accepts_owns_the_attempt_and_the_other_is_
 ) -> None:
     async with context(nats_server, tmp_path, role="rollout") as ctx:
         owner, other = Peer(ctx.bus, "a"), Peer(ctx.bus, "b")
-        async with ctx.bus.subscribe_core(ctx.bus.topology.gen_cancel("solver")) as cancels, asked(ctx) as answer:
+        async with ctx.bus.core.subscribe(ctx.bus.topology.gen_cancel("solver")) as cancels, asked(ctx) as answer:
             request = await owner.next_request()
             await owner.say(request, ChunkKind.ACCEPTED)
             await other.say(request, ChunkKind.ACCEPTED)
@@ -170,7 +170,7 @@ async def test_a_refusal_is_an_error_with_the_replicas_words(nats_server: Embedd
 async def test_a_cancelled_call_is_cancelled_at_the_replica(nats_server: EmbeddedServer, tmp_path: Path) -> None:
     async with (
         context(nats_server, tmp_path, role="rollout") as ctx,
-        ctx.bus.subscribe_core(ctx.bus.topology.gen_cancel("solver")) as cancels,
+        ctx.bus.core.subscribe(ctx.bus.topology.gen_cancel("solver")) as cancels,
     ):
         async with asked(ctx) as answer:
             request = await Peer(ctx.bus, "a").next_request()
@@ -212,7 +212,7 @@ FOLLOW_UP = replace(CALL, prefers="a")
 async def asked_directly(ctx: ActorContext) -> AsyncIterator[tuple[GenRequest, "asyncio.Task[Completion]"]]:
     """What the replica with the prefix, called "a", gets of a follow-up."""
     async with (
-        ctx.bus.subscribe_core(ctx.bus.topology.gen_replica("solver", "a")) as messages,
+        ctx.bus.core.subscribe(ctx.bus.topology.gen_replica("solver", "a")) as messages,
         asked(ctx, FOLLOW_UP) as answer,
     ):
         request = (await anext(messages)).message
@@ -229,7 +229,7 @@ async def test_a_follow_up_goes_to_the_replica_that_holds_its_prefix(
         await peer.tokens(request, 0, 10, end="stop")
         done = await answer
         assert (done.tokens.tolist(), done.replica, done.attempts) == ([10], "a", 1)
-        assert (await ctx.bus.log_state(ctx.bus.topology.gen_requests)).last_sequence == 0
+        assert (await ctx.bus.logs.state(ctx.bus.topology.gen_requests)).last_sequence == 0
 
 
 @pytest.mark.parametrize("cause", ["full", "gone", "dies"])

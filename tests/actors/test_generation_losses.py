@@ -84,7 +84,7 @@ async def test_a_replica_that_goes_on_with_a_forgotten_request_is_told_once(
 ) -> None:
     async with (
         context(nats_server, tmp_path, role="rollout") as ctx,
-        ctx.bus.subscribe_core(ctx.bus.topology.gen_cancel("solver")) as cancels,
+        ctx.bus.core.subscribe(ctx.bus.topology.gen_cancel("solver")) as cancels,
         GenerationClient.open(ctx) as client,
         asyncio.TaskGroup() as group,
     ):
@@ -174,7 +174,7 @@ async def test_a_request_that_silences_one_replica_after_the_other_is_given_up(
 
 
 async def _queued(bus: Bus) -> bool:
-    return (await bus.stream_depths())["gen.solver"] == 1
+    return (await bus.queues.depths())["gen.solver"] == 1
 
 
 async def test_a_second_delivery_of_a_running_request_changes_nothing(
@@ -194,7 +194,7 @@ async def test_a_second_delivery_of_a_running_request_changes_nothing(
 
 
 async def _empty(bus: Bus) -> bool:
-    return (await bus.stream_depths())["gen.solver"] == 0
+    return (await bus.queues.depths())["gen.solver"] == 0
 
 
 async def test_a_request_that_comes_again_and_again_is_a_dead_letter_beside_others(
@@ -204,7 +204,7 @@ async def test_a_request_that_comes_again_and_again_is_a_dead_letter_beside_othe
     async with context(nats_server, tmp_path, role="rollout") as ctx, Asker.open(ctx.bus) as asker:
         topology = ctx.bus.topology
         await asker.ask("poison", min_version=99)
-        async with ctx.bus.queue(topology.gen_requests, topology.gen_consumer("solver")) as queue:
+        async with ctx.bus.queues.open(topology.gen_requests, topology.gen_consumer("solver")) as queue:
             for _ in range(1000):
                 (delivery,) = await queue.fetch(1)
                 await delivery.nak()
@@ -212,7 +212,7 @@ async def test_a_request_that_comes_again_and_again_is_a_dead_letter_beside_othe
             await asker.ask("good")
             await eventually(lambda: asker.finished("good"), within_s=20)
             await eventually(lambda: _empty(ctx.bus), within_s=20)
-        (letter,) = await ctx.bus.dead_letters()
+        (letter,) = await ctx.bus.dead_letters.read()
         assert letter.reason == "request 'poison' wants version 99, which never came"
 
 
@@ -222,7 +222,7 @@ async def test_a_request_that_is_cancelled_before_it_starts_frees_its_slot(
     async with replica(nats_server, tmp_path, slow(0.01, slots=1)) as (ctx, _), Asker.open(ctx.bus) as asker:
         await asker.ask("early", min_version=1)
         await eventually(lambda: not ctx.member().waits_for)
-        await ctx.bus.publish_core(ctx.bus.topology.gen_cancel("solver"), GenCancel(request_id="early"))
+        await ctx.bus.core.publish(ctx.bus.topology.gen_cancel("solver"), GenCancel(request_id="early"))
         await asker.ask("next")
         await eventually(lambda: asker.finished("next"))
         assert asker.kinds("early") == []

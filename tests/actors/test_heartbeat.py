@@ -25,7 +25,7 @@ async def test_a_heartbeat_outlives_an_outage_that_is_longer_than_its_patience(t
     async with context(server, tmp_path, role="rollout", config=with_bus(member_ttl_s=1)) as ctx:
 
         async def heard(round: int) -> bool:
-            entry = await ctx.bus.kv_get(f"member.{ctx.name}")
+            entry = await ctx.bus.kv.get(f"member.{ctx.name}")
             return entry is not None and entry.message.gauges.get("round") == round
 
         ctx.gauge("round", 1)

@@ -22,18 +22,18 @@ def progress(consumed: int, epoch: int) -> Progress:
 
 
 async def test_after_a_seal_the_older_holders_compare_and_set_fails(bus: Bus) -> None:
-    revision = await bus.kv_put(KEY, head(3, epoch=1))
+    revision = await bus.kv.put(KEY, head(3, epoch=1))
 
     value, sealed = await seal(bus, KEY, Head, epoch=2)
 
     assert value == head(3, epoch=2)
     with pytest.raises(FencedError):
-        await bus.kv_put(KEY, head(4, epoch=1), expected_revision=revision)
-    await bus.kv_put(KEY, head(4, epoch=2), expected_revision=sealed)
+        await bus.kv.put(KEY, head(4, epoch=1), expected_revision=revision)
+    await bus.kv.put(KEY, head(4, epoch=2), expected_revision=sealed)
 
 
 async def test_a_seal_of_an_older_epoch_is_refused_and_of_the_same_changes_nothing(bus: Bus) -> None:
-    revision = await bus.kv_put(KEY, head(3, epoch=2))
+    revision = await bus.kv.put(KEY, head(3, epoch=2))
     assert await seal(bus, KEY, Head, epoch=2) == (head(3, epoch=2), revision)
     with pytest.raises(FencedError, match=r"head\.solver has lease epoch 2, this process has 1"):
         await seal(bus, KEY, Head, epoch=1)
@@ -50,7 +50,7 @@ async def test_a_value_of_an_older_epoch_is_overwritten_and_one_of_a_newer_fence
     with pytest.raises(FencedError, match="was replaced"):
         await old.put(progress(6, epoch=1))
     await new.put(progress(4, epoch=2))
-    entry = await bus.kv_get("progress.solver")
+    entry = await bus.kv.get("progress.solver")
     assert entry is not None
     assert entry.message == progress(4, epoch=2)
 
@@ -58,8 +58,8 @@ async def test_a_value_of_an_older_epoch_is_overwritten_and_one_of_a_newer_fence
 async def test_somebody_who_edits_a_value_does_not_fence_its_owner(bus: Bus) -> None:
     owner = OwnedKey(bus, "ledger.solver")
     await owner.put(Ledger(policy="solver", counts={"issued": 1}, epoch=3))
-    await bus.kv_put("ledger.solver", Ledger(policy="solver", counts={}, epoch=3))
+    await bus.kv.put("ledger.solver", Ledger(policy="solver", counts={}, epoch=3))
     await owner.put(Ledger(policy="solver", counts={"issued": 2}, epoch=3))
-    entry = await bus.kv_get("ledger.solver")
+    entry = await bus.kv.get("ledger.solver")
     assert entry is not None
     assert entry.message.counts == {"issued": 2}

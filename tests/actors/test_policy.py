@@ -64,7 +64,7 @@ class Asker:
     @asynccontextmanager
     async def open(cls, bus: Bus) -> AsyncIterator["Asker"]:
         asker = cls(bus)
-        async with bus.subscribe_core(REPLY) as messages, asyncio.TaskGroup() as group:
+        async with bus.core.subscribe(REPLY) as messages, asyncio.TaskGroup() as group:
 
             async def collect() -> None:
                 async for decoded in messages:
@@ -81,7 +81,7 @@ class Asker:
 
     async def ask_directly(self, id: str, replica: str, **fields: object) -> None:
         """As a follow-up of what that replica served."""
-        await self.bus.publish_core(self.bus.topology.gen_replica("solver", replica), self.request(id, **fields))
+        await self.bus.core.publish(self.bus.topology.gen_replica("solver", replica), self.request(id, **fields))
 
     def request(self, id: str, **fields: object) -> GenRequest:
         request = GenRequest(
@@ -154,7 +154,7 @@ async def test_a_draining_replica_hands_over_at_once(nats_server: EmbeddedServer
         ctx.stop("drain")
         await eventually(lambda: ChunkKind.GOODBYE in asker.kinds("running"))
         assert asker.kinds("queued") == []
-        assert (await ctx.bus.stream_depths())["gen.solver"] == 1
+        assert (await ctx.bus.queues.depths())["gen.solver"] == 1
 
 
 async def test_what_an_engine_refuses_is_refused_with_a_reason(nats_server: EmbeddedServer, tmp_path: Path) -> None:
@@ -180,21 +180,21 @@ async def test_a_replica_that_is_too_far_behind_takes_no_requests_until_it_has_c
     nats_server: EmbeddedServer, tmp_path: Path
 ) -> None:
     async with replica(nats_server, tmp_path) as (ctx, _), Asker.open(ctx.bus) as asker:
-        entry = await ctx.bus.kv_get("head.solver")
+        entry = await ctx.bus.kv.get("head.solver")
         assert entry is not None
         far = msgspec.structs.replace(entry.message, version=2, manifest_sequence=10_000)  # a version that can't be had
-        await ctx.bus.kv_put("head.solver", far)
+        await ctx.bus.kv.put("head.solver", far)
         await eventually(lambda: ctx.last_error)
         await eventually(lambda: ctx.member().waits_for == "newer weights than version 0")
         await asker.ask("a")
         await eventually(lambda: queued(ctx))
         assert asker.kinds("a") == []
-        await ctx.bus.kv_put("head.solver", msgspec.structs.replace(entry.message, version=1))  # one behind is allowed
+        await ctx.bus.kv.put("head.solver", msgspec.structs.replace(entry.message, version=1))  # one behind is allowed
         await eventually(lambda: asker.finished("a"))
 
 
 async def queued(ctx: ActorContext) -> int:
-    return (await ctx.bus.stream_depths())["gen.solver"]
+    return (await ctx.bus.queues.depths())["gen.solver"]
 
 
 async def test_a_follow_up_is_taken_directly_while_there_is_room(nats_server: EmbeddedServer, tmp_path: Path) -> None:

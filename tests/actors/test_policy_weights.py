@@ -21,17 +21,17 @@ from tests.weights import test_publish_and_follow as weights
 
 
 async def events(bus: Bus, name: str) -> list[Event]:
-    entries = [entry.message async for entry in bus.read_log(bus.topology.events, follow=False)]
+    entries = [entry.message async for entry in bus.logs.read(bus.topology.events, follow=False)]
     return [event for event in entries if isinstance(event, Event) and event.name == name]
 
 
 async def put_unreadable_head(bus: Bus, version: int) -> None:
     """The head of a version whose manifest was purged."""
-    entry = await bus.kv_get("head.solver")
+    entry = await bus.kv.get("head.solver")
     head = Head(
         policy="solver", version=version, step=version, epoch=0, manifest_sequence=10**6, full_manifest_sequence=10**6
     )
-    await bus.kv_put("head.solver", head, expected_revision=entry.revision if entry else 0)
+    await bus.kv.put("head.solver", head, expected_revision=entry.revision if entry else 0)
 
 
 @pytest.mark.parametrize("role", [policy, rollout])
@@ -114,12 +114,12 @@ async def test_a_full_whose_delta_is_damaged_leaves_the_old_version(
         subject = ctx.bus.topology.manifest("solver")
         manifests = {
             entry.message.version: entry.message
-            async for entry in ctx.bus.read_log(stream, subject=subject, follow=False)
+            async for entry in ctx.bus.logs.read(stream, subject=subject, follow=False)
         }
         manifest = msgspec.structs.replace(manifests[4], parts=manifests[2].parts)  # a delta of another base
         ack = await ctx.bus.publish(subject, manifest, msg_id="damaged")
         damaged = msgspec.structs.replace(head, manifest_sequence=ack.sequence)
-        await ctx.bus.kv_put("head.solver", damaged)
+        await ctx.bus.kv.put("head.solver", damaged)
         with pytest.raises(WeightsError, match="delta of version 4 leads to version 2"):
             await follower.advance(damaged)
         assert follower.shadow is not None

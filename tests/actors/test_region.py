@@ -25,7 +25,7 @@ async def arrive(here: Bus) -> None:
             actor=f"{role}-far-0", role=role, policy=policy, node="far", incarnation="i", pid=1,
             state=MemberState.READY, gauges=gauges,
         )  # fmt: skip
-        await here.kv_put(f"member.{member.actor}", member)
+        await here.kv.put(f"member.{member.actor}", member)
 
 
 async def test_weights_are_exact_and_the_mirror_keeps_what_the_hub_keeps(tmp_path: Path) -> None:
@@ -42,12 +42,12 @@ async def test_weights_are_exact_and_the_mirror_keeps_what_the_hub_keeps(tmp_pat
         await heads.aclose()
 
         await eventually(lambda: _as_long(far))
-        assert (await far.here.log_state(far.here.topology.weights("solver"))).first_sequence > 1
+        assert (await far.here.logs.state(far.here.topology.weights("solver"))).first_sequence > 1
 
 
 async def _as_long(far: FarRegion) -> bool:
-    mirror = await far.here.log_state(far.here.topology.weights("solver"))
-    origin = await far.hub.bus.log_state(far.hub.bus.topology.weights("solver"))
+    mirror = await far.here.logs.state(far.here.topology.weights("solver"))
+    origin = await far.hub.bus.logs.state(far.hub.bus.topology.weights("solver"))
     return (mirror.first_sequence, mirror.messages) == (origin.first_sequence, origin.messages)
 
 
@@ -58,25 +58,25 @@ async def test_tasks_come_as_there_are_slots_and_records_settle_them(tmp_path: P
             await home.publish(there.task("game"), make_task(f"t{number}", "game"), msg_id=f"t{number}")
         await arrive(far.here)
         await eventually(lambda: _depth(far.here, 2 * SLOTS))
-        assert (await home.undelivered())["task.game"] == 20 - 2 * SLOTS
+        assert (await home.queues.undelivered())["task.game"] == 20 - 2 * SLOTS
 
-        async with far.here.queue(here.tasks, here.task_consumer("game")) as queue:
+        async with far.here.queues.open(here.tasks, here.task_consumer("game")) as queue:
             (task,) = await queue.fetch(1)
             episode = make_episode(task.message.id, "game", prompt=SPLIT)
             await far.here.publish(here.episode("game"), episode, msg_id=f"{task.message.id}@0")
             await task.ack()
         await eventually(lambda: _waiting(home, 19))  # acked there: 20 were queued
-        entries = [entry async for entry in home.read_log(there.episodes, follow=False)]
+        entries = [entry async for entry in home.logs.read(there.episodes, follow=False)]
         assert [(entry.message, entry.envelope.producer) for entry in entries] == [(episode, "far")]
-        assert (await far.here.log_state(here.episodes)).messages == 0
+        assert (await far.here.logs.state(here.episodes)).messages == 0
 
 
 async def _depth(bus: Bus, tasks: int) -> bool:
-    return (await bus.stream_depths())["task.game"] == tasks
+    return (await bus.queues.depths())["task.game"] == tasks
 
 
 async def _waiting(bus: Bus, tasks: int) -> bool:
-    return (await bus.log_state(bus.topology.tasks)).messages == tasks
+    return (await bus.logs.state(bus.topology.tasks)).messages == tasks
 
 
 async def test_tasks_of_a_region_that_was_left_are_others_again(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ async def test_tasks_of_a_region_that_was_left_are_others_again(tmp_path: Path) 
         await home.publish(there.task("game"), make_task("t", "game"), msg_id="t")
         await arrive(far.here)
         await eventually(lambda: _depth(far.here, 1))
-        async with home.queue(there.tasks, there.task_consumer("game")) as queue:
+        async with home.queues.open(there.tasks, there.task_consumer("game")) as queue:
             (task,) = await queue.fetch(1)  # nobody renews those members' records
             assert task.message.id == "t"
             assert task.attempts > 1
@@ -97,7 +97,7 @@ async def test_what_is_the_hub_s_to_write_is_refused_in_a_region_at_once(tmp_pat
     async with far_region(tmp_path) as far:
         progress = Progress(policy="solver", consumed=1, step=1, version=1, epoch=1)
         with pytest.raises(BusError, match="can't be written in region eu, only at the run's hub"):
-            await far.here.kv_put("progress.solver", progress)
+            await far.here.kv.put("progress.solver", progress)
 
 
 async def test_a_leaf_server_that_is_killed_and_started_again_goes_on(tmp_path: Path) -> None:
@@ -111,4 +111,4 @@ async def test_a_leaf_server_that_is_killed_and_started_again_goes_on(tmp_path: 
 
 
 async def _recorded(home: Bus, tasks: set[str]) -> bool:
-    return {e.message.task_id async for e in home.read_log(home.topology.episodes, follow=False)} == tasks
+    return {e.message.task_id async for e in home.logs.read(home.topology.episodes, follow=False)} == tasks

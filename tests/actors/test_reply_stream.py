@@ -33,7 +33,7 @@ def chunk_of(first: int, count: int, finish_reason: str = "") -> TokenChunk:
 async def sent(bus: Bus, chunks: list[TokenChunk]) -> list[GenChunk]:
     """What a requester gets for an engine's chunks, up to the one with the finish_reason."""
     request, messages = request_of(bus), []
-    async with bus.subscribe_core(request.reply_subject) as replies, asyncio.timeout(LIMIT_S):
+    async with bus.core.subscribe(request.reply_subject) as replies, asyncio.timeout(LIMIT_S):
         stream = ReplyStream(bus, request, "replica")
         for chunk in chunks:
             await stream.add(chunk)

@@ -89,22 +89,22 @@ async def test_a_trainer_that_follows_a_finished_one_does_nothing(nats_server: E
         trainer = CONFIG.policies["solver"].trainer
         assert trainer is not None
         done = Progress(policy="solver", consumed=3, step=trainer.steps, version=3, epoch=1, finished=True)
-        revision = await ctx.bus.kv_put(progress_key("solver"), done)
+        revision = await ctx.bus.kv.put(progress_key("solver"), done)
 
         await run(ctx)
 
-        entry = await ctx.bus.kv_get(progress_key("solver"))
+        entry = await ctx.bus.kv.get(progress_key("solver"))
         assert entry is not None
         assert entry.revision == revision
-        assert await ctx.bus.kv_get("head.solver") is None
+        assert await ctx.bus.kv.get("head.solver") is None
 
 
 async def test_two_trainers_of_a_frozen_policy_publish_it_once(nats_server: EmbeddedServer, tmp_path: Path) -> None:
     async with context(nats_server, tmp_path, role="trainer") as ctx:
         await publish_frozen(ctx, epoch=1)
-        first = await ctx.bus.log_state(ctx.bus.topology.weights("solver"))
+        first = await ctx.bus.logs.state(ctx.bus.topology.weights("solver"))
         await publish_frozen(ctx, epoch=2)
-        assert await ctx.bus.log_state(ctx.bus.topology.weights("solver")) == first
+        assert await ctx.bus.logs.state(ctx.bus.topology.weights("solver")) == first
 
 
 async def test_a_frozen_policy_whose_weights_were_damaged_says_what_to_do_and_the_next_start_repairs_it(
@@ -138,7 +138,7 @@ async def test_a_finished_trainer_whose_weights_were_damaged_publishes_them_anew
         started.checkpoints.save(started.learner, state(trainer.steps))
         await publish(ctx, started, batch=trainer.steps)
         done = Progress(policy="solver", consumed=3, step=trainer.steps, version=3, epoch=1, finished=True)
-        await ctx.bus.kv_put(progress_key("solver"), done)
+        await ctx.bus.kv.put(progress_key("solver"), done)
         (version,) = await retained(ctx.bus, "solver")
         await damage(ctx.bus, version.manifest.parts[0], epoch=1)
         assert "is damaged" in await fault_of_newest(ctx.bus, "solver")
@@ -149,6 +149,6 @@ async def test_a_finished_trainer_whose_weights_were_damaged_publishes_them_anew
         head = await head_of(ctx.bus, "solver")
         assert head is not None
         assert (head.step, head.finished) == (trainer.steps, True)
-        entry = await ctx.bus.kv_get(progress_key("solver"))
+        entry = await ctx.bus.kv.get(progress_key("solver"))
         assert entry is not None
         assert entry.message.finished

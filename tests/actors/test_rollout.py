@@ -17,7 +17,7 @@ from astraflow.actors.rollout import actor as rollout
 from astraflow.actors.rollout.actor import RolloutPool
 from astraflow.actors.rollout.call import Call, Completion
 from astraflow.actors.rollout.play import Player
-from astraflow.bus import Bus, Delivery, EmbeddedServer, Limits, Topology
+from astraflow.bus import Delivery, EmbeddedServer, Limits, NatsBus, Topology
 from astraflow.config import NodeSection
 from astraflow.envs.base import Outcome, PolicyHandle
 from astraflow.errors import BudgetError
@@ -104,12 +104,12 @@ async def pool_of(ctx: ActorContext, env: Env) -> AsyncIterator[RolloutPool]:
 
 
 async def episodes(ctx: ActorContext) -> list[Episode]:
-    return [entry.message async for entry in ctx.bus.read_log(ctx.bus.topology.episodes, follow=False)]
+    return [entry.message async for entry in ctx.bus.logs.read(ctx.bus.topology.episodes, follow=False)]
 
 
 async def settled(ctx: ActorContext) -> bool:
     """Every task is acked. The stream knows at once; a consumer's depth may lag behind a publish."""
-    tasks = await ctx.bus.log_state(ctx.bus.topology.tasks)
+    tasks = await ctx.bus.logs.state(ctx.bus.topology.tasks)
     return tasks.messages == 0
 
 
@@ -158,7 +158,7 @@ async def test_an_episode_that_is_too_big_for_the_bus_is_a_failed_one(
     topology = Topology(run="test", region="local", envs=["game"], policies=["solver"], limits=limits)
     async with (
         context(nats_server, tmp_path, role="rollout") as plain,
-        Bus.connect(nats_server.options, topology, producer="small") as bus,
+        NatsBus.connect(nats_server.options, topology, producer="small") as bus,
     ):
         ctx = dataclasses.replace(plain, bus=bus)
         async with pool_of(ctx, Env(outcome(prompt="x" * 2_000_000))):
@@ -222,7 +222,7 @@ async def test_a_task_that_was_redelivered_a_thousand_times_ends_as_poison_besid
     async with context(nats_server, tmp_path, role="rollout") as ctx:
         topology, env = ctx.bus.topology, Env(outcome())
         await publish(ctx, task())
-        async with ctx.bus.queue(topology.tasks, topology.task_consumer("game")) as queue:
+        async with ctx.bus.queues.open(topology.tasks, topology.task_consumer("game")) as queue:
             for _ in range(1000):
                 (delivery,) = await queue.fetch(1)
                 await delivery.nak()
@@ -270,7 +270,7 @@ async def test_evaluation_has_its_share_of_a_busy_pool_and_all_of_an_idle_one(
 
 
 async def _depths(ctx: ActorContext, total: int) -> bool:
-    depths = await ctx.bus.stream_depths()
+    depths = await ctx.bus.queues.depths()
     return depths["task.game"] + depths["task.game.eval"] == total
 
 
@@ -291,7 +291,7 @@ async def test_what_is_taken_and_not_begun_at_the_end_is_redelivered_at_once(
     async with context(nats_server, tmp_path, role="rollout", config=config) as ctx:
         tasks, consumer = ctx.bus.topology.tasks, ctx.bus.topology.task_consumer("game")
         await publish(ctx, *(task(number) for number in range(3)))
-        async with ctx.bus.queue(tasks, consumer) as queue:
+        async with ctx.bus.queues.open(tasks, consumer) as queue:
 
             async def pull(group: asyncio.TaskGroup) -> None:
                 deliveries = await queue.fetch(3)
@@ -305,7 +305,7 @@ async def test_what_is_taken_and_not_begun_at_the_end_is_redelivered_at_once(
                     raise _Stop
             except* _Stop:
                 assert begun == []
-        async with ctx.bus.queue(tasks, consumer) as queue, asyncio.timeout(LIMIT_S):
+        async with ctx.bus.queues.open(tasks, consumer) as queue, asyncio.timeout(LIMIT_S):
             again: list[Delivery] = []
             while len(again) < 3:
                 again += await queue.fetch(3)
@@ -320,7 +320,7 @@ async def test_a_message_of_another_type_in_the_queue_is_a_dead_letter(
         await ctx.bus.publish(ctx.bus.topology.task("game"), stray, msg_id="stray")
         await publish(ctx, task())
         await eventually(lambda: settled(ctx))
-        assert [letter.reason for letter in await ctx.bus.dead_letters()] == [
+        assert [letter.reason for letter in await ctx.bus.dead_letters.read()] == [
             "Event 'stray' is in AF_test_local_TASKS, expected Task"
         ]
 
@@ -347,7 +347,7 @@ async def test_tasks_of_a_closed_group_end_as_cancelled_played_or_not(
             watching = group.create_task(pool.needed.watch(ctx.bus))
             await publish(ctx, group_task(0, 0), group_task(1, 0))
             await eventually(lambda: env.played == 2)
-            await ctx.bus.kv_put("closed.game.0.0", GroupClosed(group_id="inc/game/0/0", reason="redundant"), ttl_s=60)
+            await ctx.bus.kv.put("closed.game.0.0", GroupClosed(group_id="inc/game/0/0", reason="redundant"), ttl_s=60)
             await eventually(lambda: episodes_by_id(ctx))
             await publish(ctx, group_task(0, 1))  # it was still in the queue
             await eventually(lambda: has(ctx, 2))

@@ -28,7 +28,7 @@ async def test_a_write_waits_for_room_and_says_so(nats_server: EmbeddedServer, t
     async with context(nats_server, tmp_path, role="trainer") as ctx, asyncio.TaskGroup() as group:
         task = group.create_task(while_full(ctx, tmp_path, write))
         await eventually(lambda: f"no room for {tmp_path}: No space left on device" in ctx.last_error)
-        entry = await eventually(lambda: ctx.bus.last_entry(ctx.bus.topology.events, ctx.bus.topology.event("error")))
+        entry = await eventually(lambda: ctx.bus.logs.last(ctx.bus.topology.events, ctx.bus.topology.event("error")))
         assert (entry.message.name, entry.message.text) == ("disk-full", ctx.last_error)
         assert not task.done()
         there_is_room.set()

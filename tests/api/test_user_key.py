@@ -60,9 +60,9 @@ async def test_every_iterator_reads_what_is_there_and_what_comes(secured: Secure
         secured.bus(BusRole.ROLLOUT) as rollout,
         asyncio.timeout(60),
     ):
-        await admin.kv_put("run", RECORD)
-        await admin.kv_put("head.solver", head)
-        await dataflow.kv_put("member.dataflow-n-0", member("dataflow-n-0", "dataflow"))
+        await admin.kv.put("run", RECORD)
+        await admin.kv.put("head.solver", head)
+        await dataflow.kv.put("member.dataflow-n-0", member("dataflow-n-0", "dataflow"))
         await dataflow.publish(dataflow.topology.decision(), issue, msg_id="d")
         await rollout.publish(rollout.topology.episode("sums"), make_episode(env="sums", source="train"), msg_id="e")
         await dataflow.event("info", "hello", "here")
@@ -110,7 +110,7 @@ async def test_tasks_and_orders_reach_dataflow_and_its_answer_comes_back(secured
         asyncio.timeout(60),
         asyncio.TaskGroup() as group,
     ):
-        await admin.kv_put("run", RECORD)
+        await admin.kv.put("run", RECORD)
         answering = group.create_task(answer(dataflow))
         async with connected(secured, tmp_path) as run:
             await run.submit("sums", {"question": "q" * (2 << 20)})  # large enough to be split
@@ -121,7 +121,7 @@ async def test_tasks_and_orders_reach_dataflow_and_its_answer_comes_back(secured
                 await run.set("sources.train.knob", 1, within_s=30)
         answering.cancel()
         topology = dataflow.topology
-        submitted = await dataflow.next_entry(topology.submissions, topology.submission(), start=1)
+        submitted = await dataflow.logs.next(topology.submissions, topology.submission(), start=1)
         assert submitted is not None
         assert isinstance(submitted.message, Submission)
         assert len(submitted.message.payload["question"]) == 2 << 20
@@ -129,7 +129,7 @@ async def test_tasks_and_orders_reach_dataflow_and_its_answer_comes_back(secured
 
 async def answer(bus: Bus) -> None:
     """Orders as dataflow answers them."""
-    async for entry in bus.read_log(bus.topology.controls):
+    async for entry in bus.logs.read(bus.topology.controls):
         order = entry.message
         assert isinstance(order, Control)
         refusal = "no such knob" if order.kind == "set" else ""

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
-from astraflow.bus import Bus, BusOptions, BusRole, EmbeddedServer, Topology
+from astraflow.bus import Bus, BusOptions, BusRole, EmbeddedServer, NatsBus, Topology
 from astraflow.bus.certificates import own_names
 from astraflow.bus.secure import SecureFolder, credentials_file, prepare
 
@@ -24,7 +24,7 @@ class Secured:
         )
 
     def bus(self, role: BusRole) -> AbstractAsyncContextManager[Bus]:
-        return Bus.connect(self.options(role), self.topology, producer=f"{role}-0")
+        return NatsBus.connect(self.options(role), self.topology, producer=f"{role}-0")
 
 
 @asynccontextmanager

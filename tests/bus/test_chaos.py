@@ -21,7 +21,7 @@ async def test_publish_queue_log_and_watch_go_on_through_three_kills(
             await bus.publish(topology.task("math"), make_task(str(number)), msg_id=f"t{number}", deadline_s=None)
 
     async def work() -> None:
-        async with bus.queue(topology.tasks, topology.task_consumer("math")) as queue:
+        async with bus.queues.open(topology.tasks, topology.task_consumer("math")) as queue:
             while len(worked) < TASKS:
                 for delivery in await queue.fetch(8):
                     name = delivery.message.id
@@ -30,19 +30,19 @@ async def test_publish_queue_log_and_watch_go_on_through_three_kills(
                     await delivery.ack()
 
     async def follow() -> None:
-        async for entry in bus.read_log(topology.episodes):
+        async for entry in bus.logs.read(topology.episodes):
             logged.append(entry.message.task_id)
             if len(logged) == TASKS:
                 return
 
     async def count() -> None:
-        revision = await bus.kv_put("lease.x", Lease(holder="h", epoch=0), expected_revision=0)
+        revision = await bus.kv.put("lease.x", Lease(holder="h", epoch=0), expected_revision=0)
         for epoch in range(1, 60):
-            revision = await bus.kv_put("lease.x", Lease(holder="h", epoch=epoch), expected_revision=revision)
+            revision = await bus.kv.put("lease.x", Lease(holder="h", epoch=epoch), expected_revision=revision)
             await asyncio.sleep(0.01)
 
     async def watch() -> None:
-        async for update in bus.kv_watch("lease."):
+        async for update in bus.kv.watch("lease."):
             if update.message is not None:
                 watched.append(update.message.epoch)
             if watched and watched[-1] == 59:
@@ -59,5 +59,5 @@ async def test_publish_queue_log_and_watch_go_on_through_three_kills(
     assert worked == {str(number) for number in range(TASKS)}
     assert len(logged) == len(set(logged)) == TASKS
     assert watched == sorted(watched)
-    assert bus.reconnects >= 3
-    assert (await bus.log_state(topology.episodes)).messages == TASKS
+    assert bus.link.reconnects >= 3
+    assert (await bus.logs.state(topology.episodes)).messages == TASKS

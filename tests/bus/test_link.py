@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.bus import Bus, BusOptions, EmbeddedServer, Topology
+from astraflow.bus import Bus, BusOptions, EmbeddedServer, NatsBus, Topology
 from astraflow.bus.window import Window
 from astraflow.concurrency import Background, in_parallel
 from astraflow.errors import BusError
@@ -17,9 +17,9 @@ from tests.support import AT_ONCE_S, LIMIT_S, eventually, make_episode, server_w
 
 
 async def test_a_client_that_the_server_closed_for_good_is_replaced(bus: Bus, topology: Topology) -> None:
-    session = await bus._link.session()
+    session = await bus.link.session()
     await session.send("x", bytes(session.max_payload_bytes), headers={"Too": "big"})  # nats-py checks only the payload
-    await eventually(lambda: bus.reconnects == 1)
+    await eventually(lambda: bus.link.reconnects == 1)
     assert (await bus.publish(topology.episode("math"), make_episode(), msg_id="a")).sequence == 1
 
 
@@ -32,10 +32,10 @@ async def test_a_frozen_server_is_noticed_and_work_goes_on(
             publish = group.create_task(
                 bus.publish(topology.episode("math"), make_episode(), msg_id="a", deadline_s=None)
             )
-            await eventually(lambda: not bus.connected.is_set())
+            await eventually(lambda: not bus.link.up.is_set())
             os.kill(nats_server.pid, signal.SIGCONT)
         assert publish.result().sequence == 1
-        assert (await bus.log_state(topology.episodes)).messages == 1  # the frozen try and the retry are one
+        assert (await bus.logs.state(topology.episodes)).messages == 1  # the frozen try and the retry are one
     finally:
         os.kill(nats_server.pid, signal.SIGCONT)
 
@@ -44,24 +44,24 @@ async def test_credentials_that_may_not_subscribe_to_inboxes_are_named(tmp_path:
     users = 'authorization { users: [ { user: u, password: p, permissions: { subscribe: "nothing" } } ] }'
     async with server_with(users, tmp_path) as url:
         with pytest.raises(BusError, match="_INBOX"):
-            async with Bus.connect(BusOptions(url=url, user="u", password="p"), topology, producer="test"):
+            async with NatsBus.connect(BusOptions(url=url, user="u", password="p"), topology, producer="test"):
                 pass
 
 
 async def test_the_second_server_of_a_list_is_used(nats_server: EmbeddedServer, topology: Topology) -> None:
     options = BusOptions(url=f"nats://127.0.0.1:1,{nats_server.url}", token=nats_server.token)
-    async with Bus.connect(options, topology, producer="test") as bus:
+    async with NatsBus.connect(options, topology, producer="test") as bus:
         await bus.ensure()
 
 
 async def test_errors_of_the_block_pass_unwrapped(nats_server: EmbeddedServer, topology: Topology) -> None:
     with pytest.raises(KeyError):
-        async with Bus.connect(nats_server.options, topology, producer="test"):
+        async with NatsBus.connect(nats_server.options, topology, producer="test"):
             raise KeyError("mine")
 
 
 async def test_after_the_block_everything_fails_at_once(nats_server: EmbeddedServer, topology: Topology) -> None:
-    async with Bus.connect(nats_server.options, topology, producer="test") as bus:
+    async with NatsBus.connect(nats_server.options, topology, producer="test") as bus:
         await bus.ensure()
     async with asyncio.timeout(AT_ONCE_S):
         with pytest.raises(BusError, match="closed"):
@@ -69,10 +69,10 @@ async def test_after_the_block_everything_fails_at_once(nats_server: EmbeddedSer
 
 
 async def test_leaving_while_the_server_is_down_is_quick(nats_server: EmbeddedServer, topology: Topology) -> None:
-    async with asyncio.timeout(LIMIT_S), Bus.connect(nats_server.options, topology, producer="test") as bus:
+    async with asyncio.timeout(LIMIT_S), NatsBus.connect(nats_server.options, topology, producer="test") as bus:
         await bus.ensure()
         await nats_server.stop()
-        await eventually(lambda: not bus.connected.is_set())
+        await eventually(lambda: not bus.link.up.is_set())
 
 
 async def test_a_crashed_background_task_ends_the_block_with_its_error() -> None:

@@ -5,9 +5,10 @@ import shutil
 
 import pytest
 
-from astraflow.bus import Bus, Cursor, EmbeddedServer, LogEntry, Topology
+from astraflow.bus import Bus, Cursor, EmbeddedServer, LogEntry, NatsBus, Topology
 from astraflow.errors import BusError, CursorError
 from astraflow.messages import encode
+from tests.bus.raw import store_raw
 from tests.support import AT_ONCE_S, eventually, kill, make_episode, make_task, make_topology
 
 
@@ -17,7 +18,7 @@ async def _append(bus: Bus, numbers: range, env: str = "math") -> None:
 
 
 async def _all(bus: Bus, **options: object) -> list[LogEntry]:
-    return [entry async for entry in bus.read_log(bus.topology.episodes, follow=False, **options)]  # type: ignore[arg-type]
+    return [entry async for entry in bus.logs.read(bus.topology.episodes, follow=False, **options)]  # type: ignore[arg-type]
 
 
 def _ids(entries: list[LogEntry]) -> list[str]:
@@ -30,7 +31,7 @@ async def test_entries_come_in_order_with_their_positions(bus: Bus, topology: To
     assert [(entry.message.task_id, entry.sequence, entry.subject) for entry in entries] == [
         (str(n), n + 1, topology.episode("math")) for n in range(3)
     ]
-    state = await bus.log_state(topology.episodes)
+    state = await bus.logs.state(topology.episodes)
     assert entries[1].cursor == Cursor(state.incarnation, 2, "math/1")
     assert (state.first_sequence, state.last_sequence, state.messages) == (1, 3, 3)
 
@@ -38,7 +39,7 @@ async def test_entries_come_in_order_with_their_positions(bus: Bus, topology: To
 async def test_an_empty_log_ends_at_once_without_follow(bus: Bus, topology: Topology) -> None:
     assert await _all(bus) == []
     assert await _all(bus, subject=topology.episode("code")) == []
-    state = await bus.log_state(topology.episodes)
+    state = await bus.logs.state(topology.episodes)
     assert (state.first_sequence, state.last_sequence) == (1, 0)
 
 
@@ -71,7 +72,7 @@ async def test_a_backlog_larger_than_a_reader_buffers_comes_whole(bus: Bus, topo
 
 async def test_follow_tells_of_new_entries_at_once(bus: Bus, topology: Topology) -> None:
     await _append(bus, range(1))
-    entries = bus.read_log(topology.episodes)
+    entries = bus.logs.read(topology.episodes)
     assert (await anext(entries)).message.task_id == "0"
     async with asyncio.TaskGroup() as group:
         following = group.create_task(anext(entries))  # type: ignore[arg-type]
@@ -96,9 +97,9 @@ async def test_a_purge_up_to_the_cursor_keeps_it_valid_and_one_beyond_breaks_it(
     await _append(bus, range(5))
     entries = await _all(bus)
     cursor = entries[2].cursor
-    assert await bus.purge(topology.episodes, below_sequence=cursor.sequence) == 2
+    assert await bus.logs.purge(topology.episodes, below_sequence=cursor.sequence) == 2
     assert _ids(await _all(bus, cursor=cursor)) == ["math/3", "math/4"]
-    await bus.purge(topology.episodes, below_sequence=cursor.sequence + 1)
+    await bus.logs.purge(topology.episodes, below_sequence=cursor.sequence + 1)
     with pytest.raises(CursorError, match=r"cursor 3 .*is below the log, the log has 4 to 5: it was purged"):
         await _all(bus, cursor=cursor)
     with pytest.raises(CursorError, match=r"cursor 0 \(start\)"):
@@ -136,7 +137,7 @@ async def test_a_reader_of_a_wiped_server_stops_with_an_error(
     bus: Bus, topology: Topology, nats_server: EmbeddedServer
 ) -> None:
     await _append(bus, range(1))
-    entries = bus.read_log(topology.episodes)
+    entries = bus.logs.read(topology.episodes)
     await anext(entries)
     await kill(nats_server)
     shutil.rmtree(nats_server.folder / "store")
@@ -149,7 +150,7 @@ async def test_a_reader_goes_on_after_kill_9_of_the_server(
     bus: Bus, topology: Topology, nats_server: EmbeddedServer
 ) -> None:
     await _append(bus, range(2))
-    entries = bus.read_log(topology.episodes)
+    entries = bus.logs.read(topology.episodes)
     seen = [(await anext(entries)).message.task_id]
     for number in range(2, 5):
         await kill(nats_server)
@@ -164,9 +165,9 @@ async def test_a_reader_goes_on_after_kill_9_of_the_server(
 
 async def test_a_reader_goes_on_when_its_consumer_is_deleted(bus: Bus, topology: Topology) -> None:
     await _append(bus, range(1))
-    entries = bus.read_log(topology.episodes)
+    entries = bus.logs.read(topology.episodes)
     await anext(entries)
-    session = await bus._link.session()
+    session = await bus.link.session()
     for name in (await session.api(f"CONSUMER.NAMES.{topology.episodes}"))["consumers"]:
         await session.api(f"CONSUMER.DELETE.{topology.episodes}.{name}")
     await _append(bus, range(1, 3))
@@ -177,12 +178,12 @@ async def test_a_reader_goes_on_when_its_consumer_is_deleted(bus: Bus, topology:
 
 async def test_a_reader_that_stops_leaves_no_consumer(bus: Bus, topology: Topology) -> None:
     await _append(bus, range(3))
-    entries = bus.read_log(topology.episodes)
+    entries = bus.logs.read(topology.episodes)
     await anext(entries)
     await entries.aclose()
 
     async def none_left() -> bool:
-        session = await bus._link.session()
+        session = await bus.link.session()
         return (await session.api(f"STREAM.INFO.{topology.episodes}"))["state"]["consumer_count"] == 0
 
     await eventually(none_left)
@@ -190,11 +191,11 @@ async def test_a_reader_that_stops_leaves_no_consumer(bus: Bus, topology: Topolo
 
 async def test_a_malformed_entry_is_skipped_counted_and_kept_as_a_dead_letter(bus: Bus, topology: Topology) -> None:
     await _append(bus, range(1))
-    await bus._publisher.store(topology.episode("math"), b"garbage", stream=topology.episodes, msg_id="bad")
+    await store_raw(bus, topology.episode("math"), b"garbage", msg_id="bad")
     await _append(bus, range(1, 2))
     assert _ids(await _all(bus)) == ["math/0", "math/1"]
     assert _ids(await _all(bus)) == ["math/0", "math/1"]  # a second reader reports the same one
-    (letter,) = await bus.dead_letters()
+    (letter,) = await bus.dead_letters.read()
     assert (letter.sequence, letter.data) == (2, b"garbage")
     assert bus.counters["dead_letters.EPISODES"] == 2
 
@@ -206,8 +207,8 @@ async def test_big_entries_are_read_whole_alone_and_by_sequence(bus: Bus, topolo
         await bus.publish(topology.episode("math"), episode, msg_id=str(number))
     entries = await _all(bus)
     assert [len(entry.message.prompt) for entry in entries] == sizes
-    one = await bus.log_entry(topology.episodes, entries[1].sequence)
-    last = await bus.last_entry(topology.episodes, topology.episode("math"))
+    one = await bus.logs.entry(topology.episodes, entries[1].sequence)
+    last = await bus.logs.last(topology.episodes, topology.episode("math"))
     assert one is not None
     assert last is not None
     assert (one, last) == (entries[1], entries[2])
@@ -215,39 +216,39 @@ async def test_big_entries_are_read_whole_alone_and_by_sequence(bus: Bus, topolo
 
 
 async def test_single_entries_that_do_not_exist_are_none(bus: Bus, topology: Topology) -> None:
-    assert await bus.log_entry(topology.episodes, 1) is None
-    assert await bus.last_entry(topology.episodes, topology.episode("math")) is None
+    assert await bus.logs.entry(topology.episodes, 1) is None
+    assert await bus.logs.last(topology.episodes, topology.episode("math")) is None
 
 
 async def test_the_state_of_a_missing_stream_is_a_bus_error(nats_server: EmbeddedServer) -> None:
-    async with Bus.connect(nats_server.options, make_topology("nothing"), producer="test") as bus:
+    async with NatsBus.connect(nats_server.options, make_topology("nothing"), producer="test") as bus:
         with pytest.raises(BusError, match="has the run been set up"):
-            await bus.log_state(bus.topology.episodes)
+            await bus.logs.state(bus.topology.episodes)
 
 
 async def test_a_stream_with_other_settings_is_refused_with_both_values(nats_server: EmbeddedServer) -> None:
-    async with Bus.connect(nats_server.options, make_topology(max_tasks=5), producer="one") as one:
+    async with NatsBus.connect(nats_server.options, make_topology(max_tasks=5), producer="one") as one:
         await one.ensure()
         await one.ensure()
-    async with Bus.connect(nats_server.options, make_topology(max_tasks=6), producer="two") as two:
+    async with NatsBus.connect(nats_server.options, make_topology(max_tasks=6), producer="two") as two:
         with pytest.raises(BusError, match=r"AF_test_local_TASKS has max_msgs_per_subject=5, expected 6; delete"):
             await two.ensure()
 
 
 async def test_a_cursor_at_a_message_without_an_id_can_be_resumed(bus: Bus, topology: Topology) -> None:
-    session = await bus._link.session()
+    session = await bus.link.session()
     data = encode(make_episode(), id="not-in-a-header", run="test", producer="raw")
     await session.request(topology.episode("math"), data)
-    (entry,) = [entry async for entry in bus.read_log(topology.episodes, follow=False)]
-    assert [e async for e in bus.read_log(topology.episodes, cursor=entry.cursor, follow=False)] == []
+    (entry,) = [entry async for entry in bus.logs.read(topology.episodes, follow=False)]
+    assert [e async for e in bus.logs.read(topology.episodes, cursor=entry.cursor, follow=False)] == []
 
 
 async def test_what_is_of_another_type_or_run_is_a_dead_letter(bus: Bus, topology: Topology) -> None:
-    session = await bus._link.session()
+    session = await bus.link.session()
     for message, run in ((make_task(), "test"), (make_episode(), "other")):
         await session.request(topology.episode("math"), encode(message, id="x", run=run, producer="raw"))
-    assert [entry async for entry in bus.read_log(topology.episodes, follow=False)] == []
-    reasons = sorted(letter.reason for letter in await bus.dead_letters())
+    assert [entry async for entry in bus.logs.read(topology.episodes, follow=False)] == []
+    reasons = sorted(letter.reason for letter in await bus.dead_letters.read())
     assert reasons == [
         "Episode 'x' in AF_test_local_EPISODES is of run 'other', this is 'test'",
         "Task 'x' is in AF_test_local_EPISODES, expected Episode",

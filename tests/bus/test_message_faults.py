@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from astraflow.bus import Bus, EmbeddedServer, KvUpdate
+from astraflow.bus import Bus, EmbeddedServer, KvUpdate, NatsBus
 from astraflow.messages import Lease
 from tests.faultproxy import FaultProxy, Kind, Rates, every, proxied
 from tests.support import LIMIT_S, eventually, make_episode, make_task, make_topology
@@ -20,7 +20,7 @@ async def behind_a_proxy(server: EmbeddedServer, seed: int = 1) -> AsyncIterator
     """A bus whose messages pass a proxy that does nothing yet."""
     async with proxied(server.port, seed=seed) as proxy:
         options = type(server.options)(url=proxy.url, token=server.token)
-        async with Bus.connect(options, QUICK, producer="test") as bus:
+        async with NatsBus.connect(options, QUICK, producer="test") as bus:
             await bus.ensure()
             yield bus, proxy
 
@@ -33,7 +33,7 @@ async def test_lost_and_doubled_publishes_and_answers_are_each_stored_once(nats_
                 name = str(number)
                 group.create_task(bus.publish(QUICK.episode("math"), make_episode(name), msg_id=name, deadline_s=None))
         proxy.rates = {}
-        logged = [entry.message.task_id async for entry in bus.read_log(QUICK.episodes, follow=False)]
+        logged = [entry.message.task_id async for entry in bus.logs.read(QUICK.episodes, follow=False)]
         assert sorted(logged) == sorted(str(number) for number in range(100))
         assert proxy.counts["publish dropped"] > 0
         assert proxy.counts["puback dropped"] > 0
@@ -53,7 +53,7 @@ async def test_deliveries_and_acks_that_get_lost_come_again_until_the_queue_is_e
     worked: set[str] = set()
     async with (
         behind_a_proxy(nats_server, seed) as (bus, proxy),
-        bus.queue(QUICK.tasks, QUICK.task_consumer("math")) as queue,
+        bus.queues.open(QUICK.tasks, QUICK.task_consumer("math")) as queue,
     ):
         for number in range(20):
             await bus.publish(QUICK.task("math"), make_task(str(number)), msg_id=f"t{number}")
@@ -75,15 +75,15 @@ async def test_deliveries_and_acks_that_get_lost_come_again_until_the_queue_is_e
 async def test_doubled_pulls_are_answered_twice_and_asked_once(nats_server: EmbeddedServer) -> None:
     async with (
         behind_a_proxy(nats_server) as (bus, proxy),
-        bus.queue(QUICK.tasks, QUICK.task_consumer("math")) as queue,
-        bus.queue(QUICK.tasks, QUICK.task_consumer("code")) as other,
+        bus.queues.open(QUICK.tasks, QUICK.task_consumer("math")) as queue,
+        bus.queues.open(QUICK.tasks, QUICK.task_consumer("code")) as other,
         asyncio.TaskGroup() as group,
     ):
         proxy.rates = every(Rates(duplicate=1, delay_s=0.0), Kind.PULL)
         read: list[str] = []
 
         async def read_on() -> None:
-            async for entry in bus.read_log(QUICK.episodes):
+            async for entry in bus.logs.read(QUICK.episodes):
                 read.append(entry.message.task_id)
 
         reading, waiting = group.create_task(read_on()), group.create_task(other.fetch(8))
@@ -102,7 +102,7 @@ async def test_doubled_pulls_are_answered_twice_and_asked_once(nats_server: Embe
 
 
 async def _empty(bus: Bus) -> bool:
-    return (await bus.stream_depths())["task.math"] == 0
+    return (await bus.queues.depths())["task.math"] == 0
 
 
 async def test_a_reader_misses_nothing_when_the_last_message_of_a_log_gets_lost(nats_server: EmbeddedServer) -> None:
@@ -110,7 +110,7 @@ async def test_a_reader_misses_nothing_when_the_last_message_of_a_log_gets_lost(
         proxy.rates = every(Rates(drop=1), Kind.LOG)
         await bus.publish(QUICK.episode("math"), make_episode("only"), msg_id="a")
         async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as group:
-            first = group.create_task(anext(bus.read_log(QUICK.episodes)))
+            first = group.create_task(anext(bus.logs.read(QUICK.episodes)))
             await eventually(lambda: proxy.counts["log dropped"])
             proxy.rates = {}
             assert (await first).message.task_id == "only"
@@ -122,13 +122,13 @@ async def test_a_log_and_a_watch_are_read_in_order_through_faults(nats_server: E
             await bus.publish(QUICK.episode("math"), make_episode(str(number)), msg_id=str(number))
         proxy.rates = every(WILD, Kind.LOG)
         async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as group:
-            logged = [entry.message.task_id async for entry in bus.read_log(QUICK.episodes, follow=False)]
+            logged = [entry.message.task_id async for entry in bus.logs.read(QUICK.episodes, follow=False)]
             assert logged == [str(number) for number in range(60)]
 
             watched: list[KvUpdate] = []
             watching = group.create_task(_watch(bus, watched))
             for epoch in range(30):
-                await bus.kv_put("lease.x", Lease(holder="h", epoch=epoch))
+                await bus.kv.put("lease.x", Lease(holder="h", epoch=epoch))
             await eventually(lambda: watched and watched[-1].message.epoch == 29)
             watching.cancel()
         revisions = [update.revision for update in watched]
@@ -136,6 +136,6 @@ async def test_a_log_and_a_watch_are_read_in_order_through_faults(nats_server: E
 
 
 async def _watch(bus: Bus, into: list[KvUpdate]) -> None:
-    async for update in bus.kv_watch("lease."):
+    async for update in bus.kv.watch("lease."):
         if update.message is not None:
             into.append(update)

@@ -5,8 +5,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from astraflow.bus import Bus, EmbeddedServer, Topology, WorkQueue
+from astraflow.bus import Bus, EmbeddedServer, NatsBus, Topology, WorkQueue
 from astraflow.messages import GenRequest, Ledger, Sampling, array_of, encode
+from tests.bus.raw import someone_waits, store_raw
 from tests.support import AT_ONCE_S, eventually, kill, make_task, make_topology
 
 BIG = "x" * 1_500_000
@@ -14,7 +15,7 @@ BIG = "x" * 1_500_000
 
 @pytest.fixture
 async def queue(bus: Bus, topology: Topology) -> AsyncIterator[WorkQueue]:
-    async with bus.queue(topology.tasks, topology.task_consumer("math")) as opened:
+    async with bus.queues.open(topology.tasks, topology.task_consumer("math")) as opened:
         yield opened
 
 
@@ -22,7 +23,7 @@ async def queue(bus: Bus, topology: Topology) -> AsyncIterator[WorkQueue]:
 async def quick(nats_server: EmbeddedServer) -> AsyncIterator[Bus]:
     """A bus whose ack wait is one second."""
     topology = make_topology(ack_wait_s=1.0)
-    async with Bus.connect(nats_server.options, topology, producer="quick") as bus:
+    async with NatsBus.connect(nats_server.options, topology, producer="quick") as bus:
         await bus.ensure()
         yield bus
 
@@ -57,7 +58,7 @@ async def test_a_nak_with_a_delay_comes_back_after_it(bus: Bus, queue: WorkQueue
 async def test_an_unacked_task_is_redelivered_after_the_ack_wait(quick: Bus) -> None:
     topology = quick.topology
     await _fill(quick, 1)
-    async with quick.queue(topology.tasks, topology.task_consumer("math")) as queue:
+    async with quick.queues.open(topology.tasks, topology.task_consumer("math")) as queue:
         start = asyncio.get_running_loop().time()
         await queue.fetch(1)
         async with asyncio.timeout(AT_ONCE_S):
@@ -69,7 +70,7 @@ async def test_an_unacked_task_is_redelivered_after_the_ack_wait(quick: Bus) -> 
 async def test_keep_alive_holds_a_task_past_its_ack_wait(quick: Bus) -> None:
     topology = quick.topology
     await _fill(quick, 1)
-    async with quick.queue(topology.tasks, topology.task_consumer("math")) as queue:
+    async with quick.queues.open(topology.tasks, topology.task_consumer("math")) as queue:
         (held,) = await queue.fetch(1)
         async with held.keep_alive():
             with pytest.raises(TimeoutError):
@@ -90,7 +91,7 @@ async def test_nothing_is_pulled_while_nobody_fetches(bus: Bus, topology: Topolo
     await _fill(bus, 1)
     (first,) = await queue.fetch(8)  # asked for eight, got one
     await _fill(bus, 3, env="math")  # ids 1 and 2 are new
-    async with bus.queue(topology.tasks, topology.task_consumer("math")) as other:
+    async with bus.queues.open(topology.tasks, topology.task_consumer("math")) as other:
         assert {delivery.attempts for delivery in await other.fetch(8)} == {1}
     await first.ack()
 
@@ -101,7 +102,7 @@ async def test_a_waiting_fetch_gets_a_new_task_at_once(
     monkeypatch.setattr("astraflow.bus.queue.EXPIRES_S", 4 * AT_ONCE_S)  # what it doesn't wait for
     async with asyncio.TaskGroup() as group:
         fetch = group.create_task(queue.fetch(4))
-        await eventually(lambda: queue._feed is not None)
+        await eventually(lambda: someone_waits(bus, queue.stream, queue.consumer))
         await _fill(bus, 1)
         async with asyncio.timeout(AT_ONCE_S):
             assert len(await fetch) == 1
@@ -111,7 +112,7 @@ async def test_a_cancelled_fetch_leaves_nothing_behind(bus: Bus, topology: Topol
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.1):
             await queue.fetch(8)
-    async with bus.queue(topology.tasks, topology.task_consumer("math")) as other, asyncio.TaskGroup() as group:
+    async with bus.queues.open(topology.tasks, topology.task_consumer("math")) as other, asyncio.TaskGroup() as group:
         fetch = group.create_task(other.fetch(1))
         await _fill(bus, 1)
         async with asyncio.timeout(AT_ONCE_S):
@@ -121,7 +122,7 @@ async def test_a_cancelled_fetch_leaves_nothing_behind(bus: Bus, topology: Topol
 
 async def test_what_arrives_during_a_cancel_is_handed_back_at_once(bus: Bus, topology: Topology) -> None:
     for number in range(20):  # cancel at different moments around the arrival
-        async with bus.queue(topology.tasks, topology.task_consumer("math")) as one:
+        async with bus.queues.open(topology.tasks, topology.task_consumer("math")) as one:
             await bus.publish(topology.task("math"), make_task(str(number)), msg_id=str(number))
             async with asyncio.TaskGroup() as group:
                 fetch = group.create_task(one.fetch(1))
@@ -140,20 +141,18 @@ async def test_what_arrives_during_a_cancel_is_handed_back_at_once(bus: Bus, top
 
 async def test_a_cancelled_worker_hands_back_what_is_under_way(bus: Bus, topology: Topology) -> None:
     async def work() -> None:
-        async with bus.queue(topology.tasks, topology.task_consumer("math")) as queue:
+        async with bus.queues.open(topology.tasks, topology.task_consumer("math")) as queue:
             await queue.fetch(4)
 
     for number in range(10):
         async with asyncio.TaskGroup() as group:
             worker = group.create_task(work())
             await asyncio.sleep(0.002 * number)
-            await bus._publisher.store(
-                topology.task("math"), _encoded(number), stream=topology.tasks, msg_id=f"t{number}"
-            )
+            await store_raw(bus, topology.task("math"), _encoded(number), msg_id=f"t{number}")
             worker.cancel()
         if not worker.cancelled():  # it got the task first, and ended holding it
             continue
-        async with bus.queue(topology.tasks, topology.task_consumer("math")) as queue, asyncio.timeout(AT_ONCE_S):
+        async with bus.queues.open(topology.tasks, topology.task_consumer("math")) as queue, asyncio.timeout(AT_ONCE_S):
             (got,) = await queue.fetch(1)
             assert got.message.id == str(number)
             await got.ack()
@@ -169,18 +168,18 @@ async def test_concurrent_fetches_take_turns(bus: Bus, queue: WorkQueue) -> None
 async def test_eval_tasks_have_their_own_consumer(bus: Bus, topology: Topology, queue: WorkQueue) -> None:
     await bus.publish(topology.eval_task("math"), make_task("e"), msg_id="e")
     assert await queue.fetch(1, wait=False) == []
-    async with bus.queue(topology.tasks, topology.eval_consumer("math")) as evals:
+    async with bus.queues.open(topology.tasks, topology.eval_consumer("math")) as evals:
         assert (await evals.fetch(1))[0].message.id == "e"
 
 
 async def test_a_malformed_task_becomes_a_dead_letter_and_is_never_returned(
     bus: Bus, topology: Topology, queue: WorkQueue
 ) -> None:
-    await bus._publisher.store(topology.task("math"), b"\xc1garbage", stream=topology.tasks, msg_id="bad")
+    await store_raw(bus, topology.task("math"), b"\xc1garbage", msg_id="bad")
     await _fill(bus, 1)
     deliveries = await queue.fetch(4)
     assert [delivery.message.id for delivery in deliveries] == ["0"]
-    (letter,) = await bus.dead_letters()
+    (letter,) = await bus.dead_letters.read()
     assert (letter.subject, letter.sequence, letter.data) == (topology.task("math"), 1, b"\xc1garbage")
     assert "can't be decoded" in letter.reason
     assert bus.counters["dead_letters.TASKS"] == 1
@@ -201,14 +200,14 @@ async def test_a_big_task_is_whole_and_its_parts_go_with_the_ack(
         got[delivery.message.id] = delivery.message.payload["text"]
         await delivery.ack()
     assert got == {"a": BIG, "b": BIG}
-    assert (await bus.log_state(topology.blobs)).messages == 0
+    assert (await bus.logs.state(topology.blobs)).messages == 0
 
 
 async def test_a_big_task_without_its_parts_is_a_dead_letter(bus: Bus, topology: Topology, queue: WorkQueue) -> None:
     await bus.publish(topology.task("math"), make_task("a", payload={"text": BIG}), msg_id="a")
-    await bus.purge(topology.blobs, below_sequence=1000)
+    await bus.logs.purge(topology.blobs, below_sequence=1000)
     assert await queue.fetch(1, wait=False) == []
-    (letter,) = await bus.dead_letters()
+    (letter,) = await bus.dead_letters.read()
     assert "can't be joined" in letter.reason
 
 
@@ -228,7 +227,7 @@ async def test_the_queue_survives_kill_9_of_the_server(
     await held.ack()  # a delivery of the old connection is acked over the new one
     for delivery in deliveries:
         await delivery.ack()
-    while (await bus.stream_depths())["task.math"]:
+    while (await bus.queues.depths())["task.math"]:
         for delivery in await queue.fetch(2, wait=False):
             await delivery.ack()
 
@@ -236,7 +235,7 @@ async def test_the_queue_survives_kill_9_of_the_server(
 async def test_an_open_fetch_goes_on_after_a_restart(bus: Bus, queue: WorkQueue, nats_server: EmbeddedServer) -> None:
     async with asyncio.TaskGroup() as group:
         fetch = group.create_task(queue.fetch(1))
-        await eventually(lambda: queue._feed is not None)
+        await eventually(lambda: someone_waits(bus, queue.stream, queue.consumer))
         await kill(nats_server)
         await nats_server.start()
         await _fill(bus, 1)
@@ -245,7 +244,7 @@ async def test_an_open_fetch_goes_on_after_a_restart(bus: Bus, queue: WorkQueue,
 
 
 async def test_a_consumer_that_somebody_deleted_is_made_again(bus: Bus, topology: Topology, queue: WorkQueue) -> None:
-    session = await bus._link.session()
+    session = await bus.link.session()
     await session.api(f"CONSUMER.DELETE.{topology.tasks}.{queue.consumer}")
     await _fill(bus, 1)
     async with asyncio.timeout(AT_ONCE_S):
@@ -259,9 +258,12 @@ async def test_generation_requests_go_on_after_a_restart_of_the_server(
         id="r", attempt=0, policy="solver", prompt_tokens=array_of([1, 2], "i4"), sampling=Sampling(), seed=0,
         reply_subject="af.test.reply.n.1",
     )  # fmt: skip
-    async with bus.queue(topology.gen_requests, topology.gen_consumer("solver")) as queue, asyncio.TaskGroup() as group:
+    async with (
+        bus.queues.open(topology.gen_requests, topology.gen_consumer("solver")) as queue,
+        asyncio.TaskGroup() as group,
+    ):
         fetch = group.create_task(queue.fetch(1))
-        await eventually(lambda: queue._feed is not None)
+        await eventually(lambda: someone_waits(bus, queue.stream, queue.consumer))
         await kill(nats_server)  # GEN is in memory: the stream is gone
         await nats_server.start()
         await bus.publish(topology.gen("solver"), request, msg_id="r/0", ttl_s=60)
@@ -271,16 +273,16 @@ async def test_generation_requests_go_on_after_a_restart_of_the_server(
 
 async def test_two_runs_on_one_server_do_not_see_each_other(nats_server: EmbeddedServer) -> None:
     async with (
-        Bus.connect(nats_server.options, make_topology("one"), producer="test") as one,
-        Bus.connect(nats_server.options, make_topology("two"), producer="test") as two,
+        NatsBus.connect(nats_server.options, make_topology("one"), producer="test") as one,
+        NatsBus.connect(nats_server.options, make_topology("two"), producer="test") as two,
     ):
         await one.ensure()
         await two.ensure()
         await _fill(one, 1)
-        await one.kv_put("ledger.x", Ledger(policy="x", counts={"issued": 1}), expected_revision=0)
-        assert await two.kv_list("") == {}
-        assert (await two.stream_depths())["task.math"] == 0
-        async with two.queue(two.topology.tasks, two.topology.task_consumer("math")) as queue:
+        await one.kv.put("ledger.x", Ledger(policy="x", counts={"issued": 1}), expected_revision=0)
+        assert await two.kv.entries("") == {}
+        assert (await two.queues.depths())["task.math"] == 0
+        async with two.queues.open(two.topology.tasks, two.topology.task_consumer("math")) as queue:
             assert await queue.fetch(1, wait=False) == []
 
 
@@ -288,11 +290,11 @@ async def test_two_pools_share_a_queue_without_overlap(
     bus: Bus, topology: Topology, nats_server: EmbeddedServer
 ) -> None:
     await _fill(bus, 40)
-    async with Bus.connect(nats_server.options, topology, producer="other") as other:
+    async with NatsBus.connect(nats_server.options, topology, producer="other") as other:
         got: list[str] = []
 
         async def work(source: Bus) -> None:
-            async with source.queue(topology.tasks, topology.task_consumer("math")) as queue:
+            async with source.queues.open(topology.tasks, topology.task_consumer("math")) as queue:
                 while deliveries := await queue.fetch(3, wait=False):
                     got.extend(delivery.message.id for delivery in deliveries)
                     for delivery in deliveries:
@@ -305,7 +307,7 @@ async def test_two_pools_share_a_queue_without_overlap(
 
 
 async def _depth(bus: Bus, expected: int) -> bool:
-    return (await bus.stream_depths())["task.math"] == expected
+    return (await bus.queues.depths())["task.math"] == expected
 
 
 def _encoded(number: int) -> bytes:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.bus import Bus, BusOptions, BusRole, EmbeddedServer, Topology
+from astraflow.bus import Bus, BusOptions, BusRole, EmbeddedServer, NatsBus, Topology
 from astraflow.bus.certificates import own_names
 from astraflow.bus.faults import DeniedError
 from astraflow.bus.rights import API, GUESTS
@@ -74,53 +74,53 @@ async def test_a_task_goes_all_the_way_with_each_role_s_own_rights(secured: Secu
     ):
         for bus in (dataflow, rollout, policy, trainer, observer):
             await bus.ensure()  # looks, creates nothing
-            await bus.kv_put(f"member.{bus.producer}", member(bus.producer), ttl_s=5)
+            await bus.kv.put(f"member.{bus.producer}", member(bus.producer), ttl_s=5)
             await bus.event("info", "hello", "here")
         large = {"text": "x" * (2 << 20)}
         await dataflow.publish(names.task("math"), make_task(payload=large), msg_id="t")
-        parts = await trainer.put_parts(
+        parts = await trainer.parts.put(
             names.weights("solver"), names.weight_part("solver", 1), b"w" * 99, msg_prefix="w"
         )
         stored = await trainer.publish(names.manifest("solver"), manifest(), msg_id="m")
-        await trainer.kv_put("head.solver", head())
+        await trainer.kv.put("head.solver", head())
 
-        assert await policy.get_parts(names.weights("solver"), names.weight_part("solver", 1), parts) == b"w" * 99
-        assert (await rollout.log_entry(names.weights("solver"), stored.sequence)).message == manifest()
-        assert (await rollout.kv_list("head."))["head.solver"].message == head()
+        assert await policy.parts.get(names.weights("solver"), names.weight_part("solver", 1), parts) == b"w" * 99
+        assert (await rollout.logs.entry(names.weights("solver"), stored.sequence)).message == manifest()
+        assert (await rollout.kv.entries("head."))["head.solver"].message == head()
 
         reply = f"{names.reply('n')}.abc"
         async with (
-            rollout.queue(names.tasks, names.task_consumer("math")) as tasks,
-            policy.queue(names.gen_requests, names.gen_consumer("solver")) as requests,
-            rollout.subscribe_core(reply) as chunks,
-            policy.subscribe_core(names.gen_cancel("solver")) as cancels,
+            rollout.queues.open(names.tasks, names.task_consumer("math")) as tasks,
+            policy.queues.open(names.gen_requests, names.gen_consumer("solver")) as requests,
+            rollout.core.subscribe(reply) as chunks,
+            policy.core.subscribe(names.gen_cancel("solver")) as cancels,
         ):
             (task,) = await tasks.fetch(1)
             assert task.message.payload == large
             await rollout.publish(names.gen("solver"), request(reply, size=300_000), msg_id="g", ttl_s=60)
             (asked,) = await requests.fetch(1)
-            await policy.publish_core(asked.message.reply_subject, head())
+            await policy.core.publish(asked.message.reply_subject, head())
             assert (await anext(chunks)).message == head()
-            await rollout.publish_core(names.gen_cancel("solver"), head())
+            await rollout.core.publish(names.gen_cancel("solver"), head())
             assert (await anext(cancels)).message == head()
             await asked.ack()
             await rollout.publish(names.episode("math"), make_episode(prompt="p" * (2 << 20)), msg_id="e")
             await task.ack()
             await eventually(lambda: _depths_are_zero(observer))
-        episodes = [entry async for entry in dataflow.read_log(names.episodes, follow=False)]
+        episodes = [entry async for entry in dataflow.logs.read(names.episodes, follow=False)]
         assert [len(entry.message.prompt) for entry in episodes] == [2 << 20]
         batch = SampleBatch(policy="solver", number=1, group_ids=(), samples=(), train_step=0)
         await dataflow.publish(names.sample("solver"), batch, msg_id="b", expected_last_sequence=0)
-        batches = [entry async for entry in trainer.read_log(names.samples("solver"), follow=False)]
+        batches = [entry async for entry in trainer.logs.read(names.samples("solver"), follow=False)]
         assert [entry.message.number for entry in batches] == [1]
-        assert await dataflow.purge(names.episodes, below_sequence=episodes[0].sequence) == 0
-        assert len(await observer.kv_list("member.")) == 5
-        events = [entry async for entry in observer.read_log(names.events, follow=False)]
+        assert await dataflow.logs.purge(names.episodes, below_sequence=episodes[0].sequence) == 0
+        assert len(await observer.kv.entries("member.")) == 5
+        events = [entry async for entry in observer.logs.read(names.events, follow=False)]
         assert len(events) == 5
 
 
 async def _depths_are_zero(bus: Bus) -> bool:
-    return not any((await bus.stream_depths()).values())
+    return not any((await bus.queues.depths()).values())
 
 
 @pytest.mark.parametrize("role", GUESTS)
@@ -134,17 +134,17 @@ async def test_what_a_guest_may_not_write_is_refused_at_once(secured: Secured, r
     async with secured.bus(role) as bus:
         tries = [
             bus.publish(names.manifest("solver"), manifest(), msg_id="m"),
-            bus.put_parts(names.weights("solver"), names.weight_part("solver", 1), b"evil", msg_prefix="w"),
+            bus.parts.put(names.weights("solver"), names.weight_part("solver", 1), b"evil", msg_prefix="w"),
             bus.publish(names.sample("solver"), batch, msg_id="b"),
             bus.publish(names.decision(), decision, msg_id="d"),
             bus.publish(names.task("math"), make_task(), msg_id="t"),
             bus.publish(names.task("math"), make_task(payload={"text": "x" * (2 << 20)}), msg_id="t2"),
-            bus.kv_put("run", record),
-            bus.kv_put("head.solver", head()),
-            bus.kv_put("snapshot.dataflow", pointer, expected_revision=0),
-            bus.kv_put("progress.solver", progress),
-            bus.kv_delete("run"),
-            bus.purge(names.episodes, below_sequence=5),
+            bus.kv.put("run", record),
+            bus.kv.put("head.solver", head()),
+            bus.kv.put("snapshot.dataflow", pointer, expected_revision=0),
+            bus.kv.put("progress.solver", progress),
+            bus.kv.delete("run"),
+            bus.logs.purge(names.episodes, below_sequence=5),
         ]
         for attempt in tries:
             async with asyncio.timeout(AT_ONCE_S):
@@ -152,19 +152,19 @@ async def test_what_a_guest_may_not_write_is_refused_at_once(secured: Secured, r
                     await attempt
     async with secured.bus(BusRole.ADMIN) as admin:
         for stream in (names.weights("solver"), names.samples("solver"), names.decisions, names.tasks, names.kv):
-            assert (await admin.log_state(stream)).messages == 0
+            assert (await admin.logs.state(stream)).messages == 0
 
 
 async def test_a_pull_or_read_without_the_right_fails_at_once(secured: Secured) -> None:
     names = secured.topology
     async with secured.bus(BusRole.POLICY) as policy, asyncio.timeout(2 * AT_ONCE_S):
-        async with policy.queue(names.tasks, names.task_consumer("math")) as tasks:
+        async with policy.queues.open(names.tasks, names.task_consumer("math")) as tasks:
             with pytest.raises(DeniedError, match=r"msg\.next"):
                 await tasks.fetch(1)
         with pytest.raises(DeniedError, match=r"consumer\.create"):
-            await anext(policy.read_log(names.episodes))
+            await anext(policy.logs.read(names.episodes))
         with pytest.raises(DeniedError, match="subscription"):
-            async with policy.subscribe_core(f"{names.reply('n')}.>") as feed:
+            async with policy.core.subscribe(f"{names.reply('n')}.>") as feed:
                 await anext(feed)
 
 
@@ -179,8 +179,8 @@ async def test_a_guest_s_answers_from_the_server_stay_on_its_side(secured: Secur
     async with secured.bus(BusRole.ROLLOUT) as rollout, secured.bus(BusRole.ADMIN) as admin:
         await rollout.publish(names.episode("math"), make_episode(), msg_id="e")
         await admin.publish(names.task("code"), make_task(env="code"), msg_id="t")
-        revision = await rollout.kv_put("member.evil", member("evil"))
-        session = await rollout._link.session()
+        revision = await rollout.kv.put("member.evil", member("evil"))
+        session = await rollout.link.session()
         for target in targets:
             await session.send(f"{API}.DIRECT.GET.{names.episodes}.{names.episode('math')}", reply=target)
             await session.send(f"{API}.STREAM.INFO.{names.episodes}", reply=target)
@@ -190,10 +190,10 @@ async def test_a_guest_s_answers_from_the_server_stay_on_its_side(secured: Secur
             await session.send(names.episode("math"), b"x", reply=target)
         await session.flush(5)
         for stream in (names.samples("solver"), names.weights("solver"), names.decisions):
-            assert (await admin.log_state(stream)).messages == 0
-        assert (await admin.log_state(names.tasks)).messages == 1
-        assert (await admin.log_state(names.episodes)).messages == 1 + len(targets)
-        assert (await admin.log_state(names.kv)).last_sequence == revision
+            assert (await admin.logs.state(stream)).messages == 0
+        assert (await admin.logs.state(names.tasks)).messages == 1
+        assert (await admin.logs.state(names.episodes)).messages == 1 + len(targets)
+        assert (await admin.logs.state(names.kv)).last_sequence == revision
 
 
 async def test_a_stream_that_nobody_has_made_is_named_to_a_role_that_may_not_make_it(
@@ -201,7 +201,7 @@ async def test_a_stream_that_nobody_has_made_is_named_to_a_role_that_may_not_mak
 ) -> None:
     async with secured_server(tmp_path / "bus", topology, "other") as secured:
         other = Topology(run="other", region="local", envs=["math"], policies=["solver"])
-        async with Bus.connect(secured.options(BusRole.ROLLOUT, run="other"), other, producer="r") as bus:
+        async with NatsBus.connect(secured.options(BusRole.ROLLOUT, run="other"), other, producer="r") as bus:
             with pytest.raises(BusError, match=r"stream AF_other_local_TASKS isn't there.*astraflow up"):
                 await bus.ensure()
 
@@ -209,10 +209,10 @@ async def test_a_stream_that_nobody_has_made_is_named_to_a_role_that_may_not_mak
 async def test_runs_on_one_server_are_out_of_each_other_s_reach(tmp_path: Path, topology: Topology) -> None:
     async with (
         secured_server(tmp_path / "bus", topology, "other") as secured,
-        Bus.connect(secured.options(BusRole.ADMIN, run="other"), topology, producer="thief") as thief,
+        NatsBus.connect(secured.options(BusRole.ADMIN, run="other"), topology, producer="thief") as thief,
     ):
         with pytest.raises(BusError, match=r"no stream|not found"):
-            await thief.log_state(topology.episodes)
+            await thief.logs.state(topology.episodes)
 
 
 async def test_preparing_again_keeps_keys_and_certificates_and_adds_runs(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ async def test_distrust_is_one_clear_sentence_at_once(
     for options, sentence in cases:
         async with asyncio.timeout(AT_ONCE_S):
             with pytest.raises(BusError, match=sentence):
-                async with Bus.connect(options, topology, producer="me"):
+                async with NatsBus.connect(options, topology, producer="me"):
                     pass
 
 
@@ -284,6 +284,6 @@ async def test_a_secured_connection_comes_back_after_a_restart_of_the_server(sec
                 await admin.ensure()  # GEN is in memory
             ack = await rollout.publish(secured.topology.episode("math"), make_episode(), msg_id="e")
             assert ack.sequence == 1
-            assert rollout.reconnects >= 1
+            assert rollout.link.reconnects >= 1
         finally:
             await again.stop()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.bus import Bus, BusOptions, EmbeddedServer
+from astraflow.bus import BusOptions, EmbeddedServer, NatsBus
 from astraflow.errors import BusError
 from astraflow.ports import free_port
 from tests.support import AT_ONCE_S, eventually, kill, make_topology
@@ -32,14 +32,14 @@ async def test_wrong_token_is_named_at_once(nats_server: EmbeddedServer) -> None
     wrong = BusOptions(url=nats_server.url, token="wrong", connect_timeout_s=30.0)
     async with asyncio.timeout(AT_ONCE_S):
         with pytest.raises(BusError, match=r"credentials.*token"):
-            async with Bus.connect(wrong, make_topology(), producer="test"):
+            async with NatsBus.connect(wrong, make_topology(), producer="test"):
                 pass
 
 
 async def test_no_server_names_the_url_and_the_next_step() -> None:
     options = BusOptions(url="nats://127.0.0.1:1", connect_timeout_s=0.3)
     with pytest.raises(BusError, match=r"127\.0\.0\.1:1.*start a server"):
-        async with Bus.connect(options, make_topology(), producer="test"):
+        async with NatsBus.connect(options, make_topology(), producer="test"):
             pass
 
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from astraflow.actors.base.connection import Connection
-from astraflow.bus import Bus, topology_of
+from astraflow.bus import Bus, NatsBus, topology_of
 from astraflow.config import from_json
 from astraflow.messages import Member, MemberState
 from astraflow.node.record import fetch_record
@@ -27,19 +27,19 @@ async def bus_of(connection: Connection, run: str = "demo") -> AsyncIterator[Bus
     """The run's bus."""
     record = await fetch_record(connection, run)
     topology = topology_of(from_json(record.config_json))
-    async with Bus.connect(connection.options(), topology, producer="test") as bus:
+    async with NatsBus.connect(connection.options(), topology, producer="test") as bus:
         yield bus
 
 
 async def members(bus: Bus, node: str = "") -> dict[str, Member]:
     """Who is there, by name; of one node if it is given."""
-    entries = [entry.message for entry in (await bus.kv_list("member.")).values()]
+    entries = [entry.message for entry in (await bus.kv.entries("member.")).values()]
     return {m.actor: m for m in entries if m.state is not MemberState.GONE and node in ("", m.node)}
 
 
 async def episode_from(bus: Bus, producer: str) -> None:
     """Return when an actor publishes its next episode."""
-    async with contextlib.aclosing(bus.read_log(bus.topology.episodes, start="new")) as entries:
+    async with contextlib.aclosing(bus.logs.read(bus.topology.episodes, start="new")) as entries:
         async for entry in entries:
             if entry.envelope.producer == producer:
                 return

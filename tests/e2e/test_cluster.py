@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from astraflow.actors.base.connection import Connection
-from astraflow.bus import Bus, Topology
+from astraflow.bus import Bus, NatsBus, Topology
 from astraflow.messages import Event
 from astraflow.ports import free_port
 from tests.cli.toyrun import Command, finished, sets, started, write_toy
@@ -89,7 +89,7 @@ async def takes(node: Command, *roles: str) -> None:
 
 
 async def events(bus: Bus, name: str) -> list[Event]:
-    found = [entry.message async for entry in bus.read_log(bus.topology.events, follow=False)]
+    found = [entry.message async for entry in bus.logs.read(bus.topology.events, follow=False)]
     return [event for event in found if isinstance(event, Event) and event.name == name]
 
 
@@ -147,7 +147,7 @@ async def test_two_runs_on_a_server_dont_see_each_other_nor_do_nodes_of_one_name
     assert other["policies"]["solver"]["step"] == other["policies"]["solver"]["version"] == 0
     assert set(other["queues"].values()) == {0}
     assert "0 rollout nodes" in other["problems"]
-    async with Bus.connect(hub.connection.options(), bare("other"), producer="test") as bus:
+    async with NatsBus.connect(hub.connection.options(), bare("other"), producer="test") as bus:
         records = await bus.runs()
     assert {name: record.stop_requested for name, record in records.items()} == {"demo": "finished", "other": ""}
 

@@ -33,7 +33,7 @@ SLOW = f"policies.solver.engine={{ kind = 'toy', slots = 4, toy_step_s = 0.05, r
 async def chunks_of(bus: Bus) -> AsyncIterator[list[GenChunk]]:
     """Every chunk that any requester is sent."""
     heard: list[GenChunk] = []
-    async with bus.subscribe_core(f"{bus.topology.root}.reply.>") as feed, asyncio.TaskGroup() as group:
+    async with bus.core.subscribe(f"{bus.topology.root}.reply.>") as feed, asyncio.TaskGroup() as group:
 
         async def listen() -> None:
             async for decoded in feed:
@@ -96,7 +96,7 @@ async def test_killed_and_frozen_replicas_change_no_token(
                 await command.expect(f"policy-local-{number} is ready")
             await frozen_and_back(command, bus, heard)
             assert await command.end() == 0, command.output
-            log = bus.read_log(bus.topology.episodes, follow=False)
+            log = bus.logs.read(bus.topology.episodes, follow=False)
             episodes = [entry.message async for entry in log]
     assert RUN.broken(tmp_path / f"runs/{RUN.name}") == []
     assert [wrong for each in episodes if (wrong := differs(each))] == []

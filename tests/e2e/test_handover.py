@@ -34,7 +34,7 @@ SAMPLING = "policies.solver.sampling={ max_new_tokens = 30 }"
 async def chunks_of(bus: Bus) -> AsyncIterator[list[tuple[float, GenChunk]]]:
     """Every chunk that any requester is sent, with the time of its arrival."""
     heard: list[tuple[float, GenChunk]] = []
-    async with bus.subscribe_core("af.demo.reply.>") as feed, asyncio.TaskGroup() as group:
+    async with bus.core.subscribe("af.demo.reply.>") as feed, asyncio.TaskGroup() as group:
 
         async def listen() -> None:
             async for decoded in feed:
@@ -69,11 +69,11 @@ async def test_drained_replicas_and_rollouts_hand_over_at_once(tmp_path: Path, r
             record_property("seconds from goodbye to the next replica", handovers(heard))
 
             await eventually(lambda: busy(bus, "rollout-local-1"))
-            before = (await bus.log_state(bus.topology.episodes)).last_sequence
+            before = (await bus.logs.state(bus.topology.episodes)).last_sequence
             code, output = await finished(tmp_path, "drain", "rollout-local-1")
             assert code == 0, output
             await steps(up, 4)  # whose groups had members in the drained pool
-            assert (await bus.log_state(bus.topology.episodes)).last_sequence > before
+            assert (await bus.logs.state(bus.topology.episodes)).last_sequence > before
             assert "didn't end within" not in up.output
 
 
@@ -122,7 +122,7 @@ async def heads_of(bus: Bus) -> AsyncIterator[list[tuple[float, int]]]:
     async with asyncio.TaskGroup() as group:
 
         async def watch() -> None:
-            async with contextlib.aclosing(bus.kv_watch("head.solver")) as updates:
+            async with contextlib.aclosing(bus.kv.watch("head.solver")) as updates:
                 async for update in updates:
                     if isinstance(update.message, Head):
                         seen.append((time.monotonic(), update.message.version))
@@ -144,4 +144,4 @@ async def incarnation_of(bus: Bus, actor: str) -> str:
 
 
 async def queued(bus: Bus) -> int:
-    return (await bus.stream_depths())["gen.solver"]
+    return (await bus.queues.depths())["gen.solver"]

@@ -10,7 +10,7 @@ import msgspec
 import nats
 import pytest
 
-from astraflow.bus import Bus, topology_of
+from astraflow.bus import NatsBus, topology_of
 from astraflow.config import from_json
 from astraflow.messages import Message, RunRecord, encode
 from astraflow.runfile import load
@@ -28,8 +28,8 @@ async def under_fire(folder: Path) -> Counter[str]:
     options = connection_to(folder / "runs/hostile").options()
     topology = topology_of(load(folder / "run.toml", []))
     raw = await nats.connect(options.url, token=options.token)
-    async with Bus.connect(options, topology, producer="hostile") as bus:
-        record = (await bus.kv_get("run")).message
+    async with NatsBus.connect(options, topology, producer="hostile") as bus:
+        record = (await bus.kv.get("run")).message
         assert isinstance(record, RunRecord)
         assert from_json(record.config_json).run.name == "hostile"
 
@@ -70,13 +70,13 @@ async def under_fire(folder: Path) -> Counter[str]:
         await raw.close()
 
         async def all_buried() -> Counter[str] | None:
-            found = Counter(letter.subject.split(".")[2] for letter in await bus.dead_letters() if letter.reason)
+            found = Counter(letter.subject.split(".")[2] for letter in await bus.dead_letters.read() if letter.reason)
             return found if all(found[token] >= count for token, count in expected.items()) else None
 
         try:
             return Counter(await eventually(all_buried))
         except AssertionError:
-            letters = Counter(letter.subject.split(".")[2] for letter in await bus.dead_letters())
+            letters = Counter(letter.subject.split(".")[2] for letter in await bus.dead_letters.read())
             raise AssertionError(f"expected {expected}, there are {letters}") from None
 
 

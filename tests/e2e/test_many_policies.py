@@ -115,7 +115,7 @@ async def test_a_slow_or_frozen_trainer_does_not_hold_another_policy(
         async with bus_of(connection) as bus:
 
             async def surplus() -> bool:
-                entry = await bus.kv_get("ledger.slow")
+                entry = await bus.kv.get("ledger.slow")
                 return entry is not None and isinstance(entry.message, Ledger) and entry.message.counts["surplus"] > 0
 
             await eventually(surplus)

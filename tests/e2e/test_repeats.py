@@ -24,7 +24,7 @@ async def repeating(bus: Bus) -> AsyncIterator[dict[str, int]]:
 
     async def repeat_episodes() -> None:
         seen = set()
-        async for entry in bus.read_log(topology.episodes):
+        async for entry in bus.logs.read(topology.episodes):
             if not isinstance(entry.message, Episode) or entry.message.task_id in seen:
                 continue
             seen.add(entry.message.task_id)
@@ -38,7 +38,7 @@ async def repeating(bus: Bus) -> AsyncIterator[dict[str, int]]:
     async def repeat_tasks() -> None:
         """A work queue isn't read by others: the run's decisions say what is in it, the same task comes again."""
         seen = set()
-        async for entry in bus.read_log(topology.episodes):
+        async for entry in bus.logs.read(topology.episodes):
             episode = entry.message
             if isinstance(episode, Episode) and episode.task_id not in seen:
                 seen.add(episode.task_id)
@@ -52,7 +52,7 @@ async def repeating(bus: Bus) -> AsyncIterator[dict[str, int]]:
 
     async def repeat_batches() -> None:
         seen = set()
-        async for entry in bus.read_log(topology.samples("solver")):
+        async for entry in bus.logs.read(topology.samples("solver")):
             if isinstance(entry.message, SampleBatch) and entry.message.number not in seen:
                 seen.add(entry.message.number)
                 if entry.message.number % 4 == 0:  # dataflow takes it for another writer and starts again

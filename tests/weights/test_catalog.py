@@ -68,13 +68,13 @@ async def test_what_is_lost_or_damaged_in_the_log_is_named_version_by_version(
         ]
         stream, head = ctx.bus.topology.weights("solver"), await head_of(ctx.bus)
         part = f"{ctx.bus.topology.weight_part('solver', 0)}.{found[1].manifest.parts[0].digest}"
-        await ctx.bus.purge(stream, below_sequence=head.manifest_sequence, subject=part)
+        await ctx.bus.logs.purge(stream, below_sequence=head.manifest_sequence, subject=part)
         faults = {each.manifest.version: faults async for each, faults in verify(ctx.bus, "solver", found)}
         assert [bool(faults[number]) for number in range(3, 8)] == [False, True, True, False, False]
         assert "purged or never sent" in faults[4][0]
         with pytest.raises(ConfigError, match="version 1 of solver isn't retained; there are 3, 4, 5, 6, 7"):
             chosen(found, 1, policy="solver")
-        await ctx.bus.purge(stream, below_sequence=found[1].sequence, subject=ctx.bus.topology.manifest("solver"))
+        await ctx.bus.logs.purge(stream, below_sequence=found[1].sequence, subject=ctx.bus.topology.manifest("solver"))
         found = await retained(ctx.bus, "solver")
         assert [each.full is None for each in found] == [True, True, True, False, False]
         faults = {each.manifest.version: faults async for each, faults in verify(ctx.bus, "solver", found)}

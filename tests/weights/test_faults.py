@@ -13,19 +13,20 @@ from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.heartbeat import Heartbeat
 from astraflow.actors.policy import actor as policy
 from astraflow.actors.trainer.publishing import Job, Publishing
-from astraflow.bus import Bus, BusOptions, BusRole, EmbeddedServer, topology_of
+from astraflow.bus import Bus, BusOptions, BusRole, EmbeddedServer, NatsBus, topology_of
 from astraflow.errors import BusError, FencedError, WeightsError
 from astraflow.messages import Event, MemberState, Metrics, PartRef, RunRecord, VersionKind
 from astraflow.messages.metric_names import POLICY_WANTS_FULL, WEIGHTS, WEIGHTS_LAG_S, WEIGHTS_PAUSE_S
 from astraflow.models.toy import TOY_TENSOR, toy_model
 from astraflow.weights.codec.tensors import HostTensor
 from astraflow.weights.transfer import publisher as publishing_limits
-from astraflow.weights.transfer import rank as rank_limits
+from astraflow.weights.transfer import rank_share as rank_limits
 from astraflow.weights.transfer.follower import WeightFollower
 from astraflow.weights.transfer.publisher import WeightPublisher
 from astraflow.weights.transfer.rank_share import Contribution, LocalRank, StoreOrder
 from tests.actors.contexts import CONFIG, context
 from tests.actors.test_policy import Asker, publish, replica
+from tests.bus.raw import store_raw
 from tests.bus.secured import Secured, secured_server
 from tests.support import eventually
 from tests.weights import test_publish_and_follow as weights
@@ -48,12 +49,12 @@ class Faulty(LocalRank):
 
 async def damage(bus: Bus, part: PartRef, *, epoch: int) -> None:
     """From now on the bus has other bytes for a part, as many as before."""
-    stream, subject = bus.topology.weights("solver"), f"{bus.topology.weight_part('solver', epoch)}.{part.digest}"
-    await bus._publisher.store(subject, b"\xff" * part.size_bytes, stream=stream, msg_id=f"damage-{part.digest}")
+    subject = f"{bus.topology.weight_part('solver', epoch)}.{part.digest}"
+    await store_raw(bus, subject, b"\xff" * part.size_bytes, msg_id=f"damage-{part.digest}")
 
 
 async def texts(bus: Bus, name: str) -> list[str]:
-    entries = [entry.message async for entry in bus.read_log(bus.topology.events, follow=False)]
+    entries = [entry.message async for entry in bus.logs.read(bus.topology.events, follow=False)]
     return [event.text for event in entries if isinstance(event, Event) and event.name == name]
 
 
@@ -69,7 +70,7 @@ def job(number: int) -> Job:
 async def actor(options: BusOptions, folder: Path, role: str) -> AsyncIterator[ActorContext]:
     """A context whose member record is alive, on a bus whose streams are there."""
     topology = topology_of(CONFIG)
-    async with Bus.connect(options, topology, producer=f"{role}-0") as bus:
+    async with NatsBus.connect(options, topology, producer=f"{role}-0") as bus:
         record = RunRecord(name="test", incarnation="inc", config_json=b"", created_at=0.0)
         ctx = ActorContext(
             bus=bus, config=CONFIG, record=record, folder=folder, name=f"{role}-0", role=role, policy="solver"
@@ -142,7 +143,7 @@ async def test_a_newcomer_whose_full_is_gone_gets_another_one(nats_server: Embed
         publisher = WeightPublisher(trainer, full_every=50)
         await publish(publisher, 0)
         subject = f"{ctx.bus.topology.weight_part('solver', 0)}.*"
-        await ctx.bus.purge(ctx.bus.topology.weights("solver"), below_sequence=10**6, subject=subject)
+        await ctx.bus.logs.purge(ctx.bus.topology.weights("solver"), below_sequence=10**6, subject=subject)
         requests = group.create_task(Publishing(trainer, publisher).answer_requests())
         serving = group.create_task(policy.run(ctx))
         await eventually(lambda: ctx.state is MemberState.READY)
@@ -215,12 +216,12 @@ async def test_a_manifest_of_another_policy_is_refused(nats_server: EmbeddedServ
     async with context(nats_server, tmp_path, role="trainer") as ctx:
         await weights.publish(WeightPublisher(ctx), 0, 0)
         head, stream = await weights.head_of(ctx.bus), ctx.bus.topology.weights("solver")
-        entry = await ctx.bus.log_entry(stream, head.manifest_sequence)
+        entry = await ctx.bus.logs.entry(stream, head.manifest_sequence)
         assert entry is not None
         foreign = msgspec.structs.replace(entry.message, policy="judge")
         ack = await ctx.bus.publish(ctx.bus.topology.manifest("solver"), foreign, msg_id="foreign")
         damaged = msgspec.structs.replace(head, full_manifest_sequence=ack.sequence)
-        await ctx.bus.kv_put("head.solver", damaged)
+        await ctx.bus.kv.put("head.solver", damaged)
         with pytest.raises(WeightsError, match="'judge', expected 'solver'"):
             await WeightFollower(ctx.bus, "solver").advance(damaged)
 
@@ -241,7 +242,7 @@ async def test_a_publish_that_finds_no_room_is_told_and_training_and_the_head_go
 
         async def fill() -> None:
             while True:
-                await ctx.bus.put_parts(stream, filler, random.randbytes(300), msg_prefix="filler", deadline_s=0.5)
+                await ctx.bus.parts.put(stream, filler, random.randbytes(300), msg_prefix="filler", deadline_s=0.5)
 
         with pytest.raises(BusError, match="is full"):
             await fill()
@@ -253,7 +254,7 @@ async def test_a_publish_that_finds_no_room_is_told_and_training_and_the_head_go
         assert await texts(ctx.bus, "publish-failed")
         follower = WeightFollower(ctx.bus, "solver")
         await follower.advance(head)
-        await ctx.bus.purge(stream, below_sequence=10**6, subject=f"{filler}.*")
+        await ctx.bus.logs.purge(stream, below_sequence=10**6, subject=f"{filler}.*")
         await publishing.done()
         await follower.advance(await weights.head_of(ctx.bus))
         assert follower.shadow is not None
@@ -300,7 +301,7 @@ async def test_status_and_metrics_say_how_far_a_replica_is_behind(nats_server: E
     async with replica(nats_server, tmp_path) as (ctx, publisher):
         await publish(publisher, 3)
         await eventually(lambda: ctx.gauges.get("policy.version") == 3)
-        found = [entry.message async for entry in ctx.bus.read_log(ctx.bus.topology.metrics, follow=False)]
+        found = [entry.message async for entry in ctx.bus.logs.read(ctx.bus.topology.metrics, follow=False)]
         swaps = [it.values for it in found if isinstance(it, Metrics) and it.kind == WEIGHTS and it.labels]
         assert swaps[-1][WEIGHTS_PAUSE_S] >= 0
         assert 0 <= swaps[-1][WEIGHTS_LAG_S] < 600

@@ -93,7 +93,7 @@ async def test_a_replica_under_load_is_the_trainer_s_model_after_each_of_50_vers
             assert versions[0] >= number - 1
             seen.append(versions)
         assert sum(len(set(found)) > 1 for found in seen) >= 5, "requests must run across swaps"
-        told = [entry.message async for entry in ctx.bus.read_log(ctx.bus.topology.metrics, follow=False)]
+        told = [entry.message async for entry in ctx.bus.logs.read(ctx.bus.topology.metrics, follow=False)]
         published = [it.values for it in told if isinstance(it, Metrics) and it.kind == WEIGHTS and not it.labels]
         assert len(published) == VERSIONS + 1
         assert sum(values[WEIGHTS_CHANGED] < 1 for values in published) >= 25, "most versions travel as deltas"

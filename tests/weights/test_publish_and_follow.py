@@ -49,7 +49,7 @@ async def publish(publisher: WeightPublisher, first: int, last: int) -> None:
 
 async def kinds(bus: Bus) -> list[tuple[int, VersionKind]]:
     stream, subject = bus.topology.weights("solver"), bus.topology.manifest("solver")
-    entries = [entry async for entry in bus.read_log(stream, subject=subject, follow=False)]
+    entries = [entry async for entry in bus.logs.read(stream, subject=subject, follow=False)]
     return [(entry.message.version, entry.message.kind) for entry in entries if isinstance(entry.message, Manifest)]
 
 
@@ -118,7 +118,9 @@ async def test_a_version_without_its_parts_is_refused_and_the_old_one_stays(
         await publish(publisher, 1, 1)
         head = await head_of(ctx.bus)
         subject = f"{ctx.bus.topology.weight_part('solver', 0)}.*"
-        await ctx.bus.purge(ctx.bus.topology.weights("solver"), below_sequence=head.manifest_sequence, subject=subject)
+        await ctx.bus.logs.purge(
+            ctx.bus.topology.weights("solver"), below_sequence=head.manifest_sequence, subject=subject
+        )
 
         with pytest.raises(WeightsError):
             await follower.advance(head)

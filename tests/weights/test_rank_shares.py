@@ -59,7 +59,7 @@ async def test_ranks_publish_deltas_and_fulls_that_a_follower_reads_as_one_model
                 assert each.shadow is not None
                 assert weights.same(each.shadow.tensors, {**shares[0], **shares[1]})
         stream, subject = ctx.bus.topology.weights("solver"), ctx.bus.topology.manifest("solver")
-        found = [entry.message async for entry in ctx.bus.read_log(stream, subject=subject, follow=False)]
+        found = [entry.message async for entry in ctx.bus.logs.read(stream, subject=subject, follow=False)]
         assert all(len(manifest.pieces) == 2 for manifest in found if isinstance(manifest, Manifest))
 
 

@@ -61,7 +61,7 @@ async def test_fulls_in_a_folder_are_followed_and_two_are_kept(
         manifest = await manifest_of(ctx, 6)
         assert manifest.parts_stored is on_nats
         assert await events(ctx, "weights-from-bus") == []
-        stored = (await ctx.bus.log_state(ctx.bus.topology.weights("solver"))).last_sequence
+        stored = (await ctx.bus.logs.state(ctx.bus.topology.weights("solver"))).last_sequence
         assert (stored > 30) is on_nats  # three fulls of nine parts, or only manifests, deltas and files
 
 
@@ -187,7 +187,9 @@ async def test_fulls_by_http_are_followed_and_a_newcomer_needs_no_bus_for_them(
         stream, subject = ctx.bus.topology.weights("solver"), f"{ctx.bus.topology.weight_part('solver', 0)}.*"
         manifest = await manifest_of(ctx, 3)
         assert manifest.places[0].address.startswith("http://127.0.0.1:")
-        await ctx.bus.purge(stream, below_sequence=(await ctx.bus.log_state(stream)).last_sequence, subject=subject)
+        await ctx.bus.logs.purge(
+            stream, below_sequence=(await ctx.bus.logs.state(stream)).last_sequence, subject=subject
+        )
         assert await PayloadReader(ctx.bus, "solver").payload(manifest) == bytes(version(3)["w"].data)
         assert await events(ctx, "weights-from-bus") == []
 
@@ -260,14 +262,14 @@ async def test_a_server_that_dies_in_the_middle_costs_only_what_it_had_not_sent(
         target = urlsplit(manifest.places[0].address).port or 0
         async with Proxy(target, limit=lambda number: 10**9 if number < 2 else 0).running() as proxy:
             fetched: list[int] = []
-            get_parts = ctx.bus.get_parts
+            get_parts = ctx.bus.parts.get
 
             async def counted(stream: str, subject: str, parts: object) -> bytearray:
                 data = await get_parts(stream, subject, parts)  # type: ignore[arg-type]
                 fetched.append(len(data))
                 return data
 
-            monkeypatch.setattr(ctx.bus, "get_parts", counted)
+            monkeypatch.setattr(ctx.bus.parts, "get", counted)
             data = await PayloadReader(ctx.bus, "solver").payload(through(manifest, proxy.port))
         assert bytes(data) == bytes(version(0)["w"].data)
         assert 0 < sum(fetched) < manifest.size_bytes

@@ -59,12 +59,12 @@ async def publish(publisher: WeightPublisher, *numbers: int) -> None:
 async def manifest_of(ctx: ActorContext, number: int) -> Manifest:
     """The manifest of a version that the log holds: of its full, if it has delta and full."""
     stream, subject = ctx.bus.topology.weights("solver"), ctx.bus.topology.manifest("solver")
-    entries = [entry.message async for entry in ctx.bus.read_log(stream, subject=subject, follow=False)]
+    entries = [entry.message async for entry in ctx.bus.logs.read(stream, subject=subject, follow=False)]
     return next(m for m in reversed(entries) if isinstance(m, Manifest) and m.version == number)
 
 
 async def events(ctx: ActorContext, name: str) -> list[str]:
-    entries = [entry.message async for entry in ctx.bus.read_log(ctx.bus.topology.events, follow=False)]
+    entries = [entry.message async for entry in ctx.bus.logs.read(ctx.bus.topology.events, follow=False)]
     return [event.text for event in entries if isinstance(event, Event) and event.name == name]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.heartbeat import Heartbeat
 from astraflow.actors.base.run_record import other_region, read_record
-from astraflow.bus import Bus, BusOptions, Topology, topology_of
+from astraflow.bus import BusOptions, NatsBus, Topology, topology_of
 from astraflow.config import from_json
 from astraflow.errors import ConfigError
 from astraflow.messages import Drain, MemberState, RunRecord
@@ -38,7 +38,7 @@ async def act(options: BusOptions, who: Identity, work: Callable[[ActorContext],
     """Connect, announce, run the role, say goodbye. Raises what the role raises; ConfigError without such a run."""
     record = await _read_record(options, who)
     config = from_json(record.config_json)
-    async with Bus.connect(options, topology_of(config, region=who.region), producer=who.name) as bus:
+    async with NatsBus.connect(options, topology_of(config, region=who.region), producer=who.name) as bus:
         await bus.ensure()
         ctx = ActorContext(
             bus=bus,
@@ -67,7 +67,7 @@ async def act(options: BusOptions, who: Identity, work: Callable[[ActorContext],
 
 async def _read_record(options: BusOptions, who: Identity) -> RunRecord:
     bare = Topology(run=who.run, region=who.region, envs=(), policies=())
-    async with Bus.connect(options, bare, producer=who.name) as bus:
+    async with NatsBus.connect(options, bare, producer=who.name) as bus:
         record = await read_record(bus)
         if record is None:
             raise ConfigError(
@@ -79,7 +79,7 @@ async def _read_record(options: BusOptions, who: Identity) -> RunRecord:
 
 async def _watch_run(ctx: ActorContext) -> None:
     """End the actor when the run's record says that the run is to end."""
-    async with contextlib.aclosing(ctx.bus.kv_watch("run")) as updates:
+    async with contextlib.aclosing(ctx.bus.kv.watch("run")) as updates:
         async for update in updates:
             if isinstance(update.message, RunRecord) and update.message.stop_requested:
                 ctx.stop(update.message.stop_requested)
@@ -89,7 +89,7 @@ async def _watch_run(ctx: ActorContext) -> None:
 async def follow_drains(ctx: ActorContext) -> None:
     """Without a node: end the actor when it is told to drain. What was ordered before it started isn't for it."""
     before, told = {}, False
-    async with contextlib.aclosing(ctx.bus.kv_watch("drain.")) as updates:
+    async with contextlib.aclosing(ctx.bus.kv.watch("drain.")) as updates:
         async for update in updates:
             told = told or not update.key
             if not isinstance(update.message, Drain) or update.message.target not in (ctx.name, ctx.node):

@@ -106,7 +106,7 @@ class ActorContext:
         now, wall = clock.monotonic(), clock.wall()
         sentence, waits_since = self._waiting
         state_s, waits_s = now - self._state_at, now - waits_since if sentence else 0.0
-        blocked, blocked_s = self.bus.waiting()
+        blocked, blocked_s = self.bus.waits.sentence()
         if blocked_s < BLOCKED_AFTER_S:
             blocked, blocked_s = "", 0.0
         return Member(

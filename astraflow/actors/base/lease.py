@@ -62,7 +62,7 @@ class HeldLease:
         while True:
             sent_at = boottime()
             try:
-                self._revision = await self._ctx.bus.kv_put(
+                self._revision = await self._ctx.bus.kv.put(
                     self._key, self._record, expected_revision=self._revision, deadline_s=None
                 )
             except FencedError as exc:
@@ -75,7 +75,7 @@ class HeldLease:
             self._hurry.clear()
 
     async def _lost(self) -> str:
-        entry = await self._ctx.bus.kv_get(self._key)
+        entry = await self._ctx.bus.kv.get(self._key)
         other = entry.message if entry is not None and isinstance(entry.message, Lease) else None
         taker = f"{other.actor} (epoch {other.epoch})" if other is not None else "nobody: the key was deleted"
         return (
@@ -90,11 +90,11 @@ class HeldLease:
         """
         released = msgspec.structs.replace(self._record, holder="")
         while True:
-            entry = await self._ctx.bus.kv_get(self._key)
+            entry = await self._ctx.bus.kv.get(self._key)
             if entry is None or not isinstance(entry.message, Lease) or entry.message.holder != self._record.holder:
                 return
             with suppress(FencedError):
-                await self._ctx.bus.kv_put(self._key, released, expected_revision=entry.revision)
+                await self._ctx.bus.kv.put(self._key, released, expected_revision=entry.revision)
                 return
 
 
@@ -143,7 +143,7 @@ class _Waiter:
 
     async def watch(self) -> None:
         """Note every renewal and when it was seen."""
-        async for update in self._ctx.bus.kv_watch(lease_key(self._name)):
+        async for update in self._ctx.bus.kv.watch(lease_key(self._name)):
             self._note(update)
 
     def _note(self, update: KvUpdate) -> None:
@@ -156,7 +156,7 @@ class _Waiter:
         self._news.set()
 
     def _see(self) -> None:
-        self._seen_at, self._reconnects = boottime(), self._ctx.bus.reconnects
+        self._seen_at, self._reconnects = boottime(), self._ctx.bus.link.reconnects
 
     async def take_when_free(self) -> HeldLease:
         """Wait, then take it."""
@@ -180,7 +180,7 @@ class _Waiter:
         if has_ended(record.process):
             return "its process has ended"
         bus = self._ctx.bus
-        if not bus.connected.is_set() or bus.reconnects != self._reconnects:
+        if not bus.link.up.is_set() or bus.link.reconnects != self._reconnects:
             self._see()  # nobody could renew meanwhile: the time starts again
         return "it was silent" if boottime() - self._seen_at >= record.lease_s else ""
 
@@ -207,7 +207,7 @@ class _Waiter:
         )
         sent_at, expected = boottime(), self._revision if old is not None else 0
         try:
-            revision = await ctx.bus.kv_put(lease_key(self._name), record, expected_revision=expected, deadline_s=None)
+            revision = await ctx.bus.kv.put(lease_key(self._name), record, expected_revision=expected, deadline_s=None)
         except FencedError:
             return None
         ctx.waits_for("")

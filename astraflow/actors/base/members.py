@@ -11,7 +11,7 @@ async def left(bus: Bus, concerned: Callable[[Member], bool]) -> None:
     """Return when no member that `concerned` picks is there any more; deadlines are the caller's."""
     present: set[str] = set()
     caught_up = False
-    async with aclosing(bus.kv_watch("member.")) as updates:
+    async with aclosing(bus.kv.watch("member.")) as updates:
         async for update in updates:
             member, actor = update.message, update.key.removeprefix("member.")
             if isinstance(member, Member) and member.state is not MemberState.GONE and concerned(member):

@@ -21,7 +21,7 @@ async def seal(bus: Bus, key: str, kind: type[Owned], *, epoch: int) -> tuple[Ow
     Raises: FencedError if a higher epoch is there.
     """
     while True:
-        entry = await bus.kv_get(key)
+        entry = await bus.kv.get(key)
         if entry is None:
             return None, 0
         value = entry.message
@@ -31,7 +31,7 @@ async def seal(bus: Bus, key: str, kind: type[Owned], *, epoch: int) -> tuple[Ow
             return value, entry.revision
         sealed = msgspec.structs.replace(value, epoch=epoch)
         try:
-            return sealed, await bus.kv_put(key, sealed, expected_revision=entry.revision, deadline_s=None)
+            return sealed, await bus.kv.put(key, sealed, expected_revision=entry.revision, deadline_s=None)
         except FencedError:
             continue  # the older holder's last write came first
 
@@ -48,12 +48,12 @@ class OwnedKey:
         """Store it. Raises FencedError if a higher epoch is there."""
         while True:
             try:
-                self._revision = await self._bus.kv_put(
+                self._revision = await self._bus.kv.put(
                     self._key, message, expected_revision=self._revision, deadline_s=None
                 )
                 return
             except FencedError:
-                entry = await self._bus.kv_get(self._key)
+                entry = await self._bus.kv.get(self._key)
                 there = entry.message if entry is not None else None
                 if isinstance(there, Progress | Ledger):
                     check_epoch(self._key, there.epoch, message.epoch)

@@ -28,13 +28,13 @@ class OwnedLog:
     @classmethod
     async def open(cls, bus: Bus, *, stream: str, subject: str, cursor: Cursor | None) -> "OwnedLog":
         """`cursor` is the place that a snapshot remembers; None = nothing applied yet."""
-        incarnation = (await bus.log_state(stream)).incarnation
-        last = await bus.last_sequence(stream, subject)
+        incarnation = (await bus.logs.state(stream)).incarnation
+        last = await bus.logs.last_sequence(stream, subject)
         return cls(bus, stream=stream, subject=subject, cursor=cursor, incarnation=incarnation, last=last)
 
     async def unapplied(self) -> AsyncIterator[LogEntry]:
         """What an earlier process wrote behind the cursor, to the end. Raises CursorError if the log does not fit."""
-        async for entry in self._bus.read_log(self._stream, cursor=self.cursor, follow=False):
+        async for entry in self._bus.logs.read(self._stream, cursor=self.cursor, follow=False):
             yield entry
             self.cursor = entry.cursor
 
@@ -43,8 +43,8 @@ class OwnedLog:
 
         A writer is fenced by another writer, not by garbage, which reading makes into dead letters.
         """
-        last = await self._bus.last_sequence(self._stream, self._subject)
-        entries = self._bus.read_log(self._stream, start=self._last + 1, follow=False)
+        last = await self._bus.logs.last_sequence(self._stream, self._subject)
+        entries = self._bus.logs.read(self._stream, start=self._last + 1, follow=False)
         async with aclosing(entries):
             async for entry in entries:
                 if entry.sequence <= last:

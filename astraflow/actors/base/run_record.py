@@ -9,7 +9,7 @@ NOT_FOUND = 404
 async def read_record(bus: Bus) -> RunRecord | None:
     """The run's record; None if the run was never started on this bus."""
     try:
-        entry = await bus.kv_get("run")
+        entry = await bus.kv.get("run")
     except ApiError as exc:
         if exc.code != NOT_FOUND:  # without streams there never was such a run
             raise
@@ -19,7 +19,7 @@ async def read_record(bus: Bus) -> RunRecord | None:
 
 def other_region(bus: Bus) -> str:
     """For a run that isn't found: the end of a sentence if the server is another region's than was said."""
-    domain = bus.domain
+    domain = bus.link.domain
     if domain in ("", HUB_DOMAIN, bus.topology.region):
         return ""
     return f" (this server is region {domain}'s: say --region {domain})"

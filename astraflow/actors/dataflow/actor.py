@@ -88,7 +88,7 @@ class Dataflow:
     async def read_episodes(self) -> None:
         """Hand every new episode to the driver."""
         stream = self._bus.topology.episodes
-        async for entry in self._bus.read_log(stream, cursor=self._episodes):
+        async for entry in self._bus.logs.read(stream, cursor=self._episodes):
             await self._inbox.put(entry)
 
     async def read_users(self) -> None:
@@ -97,14 +97,14 @@ class Dataflow:
 
     async def watch_progress(self) -> None:
         """Hand every trainer's progress to the driver."""
-        async for update in self._bus.kv_watch("progress."):
+        async for update in self._bus.kv.watch("progress."):
             if isinstance(update.message, Progress) and update.message.policy in self._samples:
                 await self._inbox.put(update.message)
 
     async def watch_queues(self) -> None:
         """Hand the queues' depths to the driver: a task that nobody has taken yet is not overdue."""
         while not await self._ctx.stopped_within(QUEUES_EVERY_S):
-            await self._inbox.put(await self._bus.undelivered())
+            await self._inbox.put(await self._bus.queues.undelivered())
 
     async def drive(self) -> None:
         """Take inputs, act on what follows from them, until the run is over or the actor is stopped."""
@@ -242,14 +242,14 @@ class Dataflow:
     async def _end_run(self) -> None:
         """Say on the bus that the run is finished; every actor ends by itself. A stop that came first stays."""
         while True:
-            entry = await self._bus.kv_get("run")
+            entry = await self._bus.kv.get("run")
             assert entry is not None
             assert isinstance(entry.message, RunRecord)
             if entry.message.stop_requested:
                 return
             ended = msgspec.structs.replace(entry.message, stop_requested="finished")
             try:
-                await self._bus.kv_put("run", ended, expected_revision=entry.revision, deadline_s=None)
+                await self._bus.kv.put("run", ended, expected_revision=entry.revision, deadline_s=None)
             except FencedError:  # somebody stopped it, or `up` has just entered it again: look
                 continue
             return

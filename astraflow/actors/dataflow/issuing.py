@@ -43,7 +43,7 @@ class Issuing:
 
     async def tell_closed(self, decision: Decision) -> None:
         """Rollouts stop playing the group's tasks. The key expires when such a task would be overdue."""
-        await self._bus.kv_put(
+        await self._bus.kv.put(
             f"closed.{decision.source}.{decision.epoch}.{decision.index}",
             GroupClosed(group_id=decision.group_id, reason=decision.reason),
             ttl_s=max(1, math.ceil(self._deadline_s)),

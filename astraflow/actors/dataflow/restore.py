@@ -72,7 +72,7 @@ async def restore(ctx: ActorContext, envs: Mapping[str, Environment], *, epoch: 
 
 async def _submitted(bus: Bus, core: DataflowCore, cursor: Cursor | None) -> Cursor | None:
     """Take in what users submitted behind the snapshot, before the decisions that issued it; returns the new cursor."""
-    async for entry in bus.read_log(bus.topology.submissions, cursor=cursor, follow=False):
+    async for entry in bus.logs.read(bus.topology.submissions, cursor=cursor, follow=False):
         if isinstance(entry.message, Submission):
             core.on_submission(entry.message, entry.sequence)
         cursor = entry.cursor
@@ -94,7 +94,7 @@ async def _referenced(bus: Bus, sequences: list[int]) -> dict[int, Episode]:
     """The episodes that the snapshot refers to."""
     episodes = {}
     for sequence in sequences:
-        entry = await bus.log_entry(bus.topology.episodes, sequence)
+        entry = await bus.logs.entry(bus.topology.episodes, sequence)
         if entry is None or not isinstance(entry.message, Episode):
             raise CursorError(
                 f"dataflow's snapshot refers to episode {sequence}, which {bus.topology.episodes} no longer holds; "
@@ -106,7 +106,7 @@ async def _referenced(bus: Bus, sequences: list[int]) -> dict[int, Episode]:
 
 async def _catch_up(bus: Bus, core: DataflowCore, cursor: Cursor | None) -> Cursor | None:
     """Apply the episodes that arrived while no dataflow ran; returns the new cursor."""
-    async for entry in bus.read_log(bus.topology.episodes, cursor=cursor, follow=False):
+    async for entry in bus.logs.read(bus.topology.episodes, cursor=cursor, follow=False):
         if isinstance(entry.message, Episode):
             core.on_episode(entry.message, entry.sequence)
         cursor = entry.cursor

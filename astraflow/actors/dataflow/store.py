@@ -45,12 +45,12 @@ class DataflowStore:
         """
         pointer, self._revision = await seal(self._bus, POINTER_KEY, SnapshotPointer, epoch=self._epoch)
         if pointer is None:
-            self._revision = await self._bus.kv_put(POINTER_KEY, self._pointer((), 0), expected_revision=0)
+            self._revision = await self._bus.kv.put(POINTER_KEY, self._pointer((), 0), expected_revision=0)
             return None
         if not pointer.parts:
             return None
         topology = self._bus.topology
-        data = await self._bus.get_parts(topology.snapshots, topology.snapshot_part(), pointer.parts)
+        data = await self._bus.parts.get(topology.snapshots, topology.snapshot_part(), pointer.parts)
         try:
             return msgspec.msgpack.decode(data, type=StoredState)
         except msgspec.MsgspecError as exc:
@@ -60,16 +60,16 @@ class DataflowStore:
         """Store a snapshot, then move the pointer. Raises FencedError if another dataflow moved it."""
         topology = self._bus.topology
         data = msgspec.msgpack.encode(state)
-        first = (await self._bus.log_state(topology.snapshots)).last_sequence + 1
+        first = (await self._bus.logs.state(topology.snapshots)).last_sequence + 1
         self._saved += 1
         prefix = f"{self._incarnation}/{self._epoch}/snapshot-{self._saved}"
-        parts: tuple[PartRef, ...] = await self._bus.put_parts(
+        parts: tuple[PartRef, ...] = await self._bus.parts.put(
             topology.snapshots, topology.snapshot_part(), data, msg_prefix=prefix
         )
-        self._revision = await self._bus.kv_put(
+        self._revision = await self._bus.kv.put(
             POINTER_KEY, self._pointer(parts, len(data)), expected_revision=self._revision
         )
-        await self._bus.purge(topology.snapshots, below_sequence=first, subject=f"{topology.snapshot_part()}.*")
+        await self._bus.logs.purge(topology.snapshots, below_sequence=first, subject=f"{topology.snapshot_part()}.*")
 
     def _pointer(self, parts: tuple[PartRef, ...], size_bytes: int) -> SnapshotPointer:
         return SnapshotPointer(digest="", size_bytes=size_bytes, parts=parts, epoch=self._epoch, saved_at=clock.wall())
@@ -86,13 +86,13 @@ class DataflowStore:
         """
         topology = self._bus.topology
         if state.episodes is not None and not keep_episodes:
-            await self._bus.purge(topology.episodes, below_sequence=min(floor, state.episodes.sequence))
+            await self._bus.logs.purge(topology.episodes, below_sequence=min(floor, state.episodes.sequence))
         if state.decisions is not None:
-            await self._bus.purge(topology.decisions, below_sequence=state.decisions.sequence)
+            await self._bus.logs.purge(topology.decisions, below_sequence=state.decisions.sequence)
         for stream, place in ((topology.submissions, state.submissions), (topology.controls, state.controls)):
             if place is not None:
-                await self._bus.purge(stream, below_sequence=place.sequence)
+                await self._bus.logs.purge(stream, below_sequence=place.sequence)
         for policy, cursor in state.samples.items():
             if cursor is not None:
                 below = min(cursor.sequence, durable_samples.get(policy, 0))
-                await self._bus.purge(topology.samples(policy), below_sequence=below)
+                await self._bus.logs.purge(topology.samples(policy), below_sequence=below)

@@ -26,7 +26,7 @@ class Users:
         """Hand over every new submission and order, those of each log in order."""
 
         async def follow(stream: str, cursor: Cursor | None) -> None:
-            async for entry in self._bus.read_log(stream, cursor=cursor):
+            async for entry in self._bus.logs.read(stream, cursor=cursor):
                 await hand_over(entry)
 
         topology = self._bus.topology

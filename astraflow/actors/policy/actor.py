@@ -72,7 +72,7 @@ class Replica:
     async def pull(self, group: asyncio.TaskGroup) -> None:
         """Take requests for ever: never more than there are free slots, and none while the weights are too old."""
         topology = self._ctx.bus.topology
-        async with self._ctx.bus.queue(topology.gen_requests, topology.gen_consumer(self._ctx.policy)) as queue:
+        async with self._ctx.bus.queues.open(topology.gen_requests, topology.gen_consumer(self._ctx.policy)) as queue:
             while True:
                 await self._until_room()
                 await self._until_current()
@@ -129,7 +129,7 @@ class Replica:
         """Take requests that go on where an earlier one ended here, as long as there is room; others go elsewhere."""
         topology = self._ctx.bus.topology
         subject = topology.gen_replica(self._ctx.policy, self._ctx.incarnation)
-        async with self._ctx.bus.subscribe_core(subject) as messages:
+        async with self._ctx.bus.core.subscribe(subject) as messages:
             async for decoded in messages:
                 request = decoded.message
                 if not isinstance(request, GenRequest) or self._fault_of(request):
@@ -221,7 +221,7 @@ class Replica:
     async def cancels(self) -> None:
         """End requests whose requesters no longer want them."""
         subject = self._ctx.bus.topology.gen_cancel(self._ctx.policy)
-        async with self._ctx.bus.subscribe_core(subject) as messages:
+        async with self._ctx.bus.core.subscribe(subject) as messages:
             async for decoded in messages:
                 await self._cancel(decoded)
 

@@ -112,4 +112,4 @@ class ReplyStream:
             finish_reason=finish_reason,
             error=error,
         )
-        await self._bus.publish_core(self._request.reply_subject, chunk)
+        await self._bus.core.publish(self._request.reply_subject, chunk)

@@ -74,7 +74,7 @@ class LogRecorder:
             await self._warn("the file was cut by someone else; it is written anew from the oldest entry on the bus")
         self._cursor = self.file.position.cursor
         self._recorded(self._cursor.sequence if self._cursor else 0)
-        state = await self._bus.log_state(self._stream)
+        state = await self._bus.logs.state(self._stream)
         if self._cursor is None or self._cursor.incarnation != state.incarnation:
             return
         missed = state.first_sequence - self._cursor.sequence - 1
@@ -99,7 +99,7 @@ class LogRecorder:
             await self._queue.put(None)
 
     async def _read(self, *, follow: bool) -> None:
-        log = self._bus.read_log(self._stream, cursor=self._cursor, start=self._start, follow=follow)
+        log = self._bus.logs.read(self._stream, cursor=self._cursor, start=self._start, follow=follow)
         async with contextlib.aclosing(log) as entries:
             async for entry in entries:
                 if not isinstance(entry.message, Episode | Event | Metrics):
@@ -246,7 +246,7 @@ async def read_facts(bus: Bus) -> BusFacts:
 
 
 async def _values(bus: Bus, prefix: str, kind: type[T]) -> dict[str, T]:
-    entries = await bus.kv_list(prefix)
+    entries = await bus.kv.entries(prefix)
     return {key.removeprefix(prefix): e.message for key, e in entries.items() if isinstance(e.message, kind)}
 
 

@@ -64,7 +64,7 @@ class TaskBringer:
         there, here = self._hub.topology, self._here.topology
         consumer = there.eval_consumer(env) if evaluation else there.task_consumer(env)
         subject = here.eval_task(env) if evaluation else here.task(env)
-        async with self._hub.queue(there.tasks, consumer) as queue, asyncio.TaskGroup() as group:
+        async with self._hub.queues.open(there.tasks, consumer) as queue, asyncio.TaskGroup() as group:
             while True:
                 deliveries = await queue.fetch(await self._room(env))
                 await start_work(group, deliveries, partial(self._take, env=env, subject=subject))
@@ -131,6 +131,6 @@ class TaskBringer:
 
     async def _clear(self, env: str) -> None:
         topology = self._here.topology
-        end = (await self._here.log_state(topology.tasks)).last_sequence + 1
+        end = (await self._here.logs.state(topology.tasks)).last_sequence + 1
         for subject in (topology.task(env), topology.eval_task(env)):
-            await self._here.purge(topology.tasks, below_sequence=end, subject=subject)
+            await self._here.logs.purge(topology.tasks, below_sequence=end, subject=subject)

@@ -18,7 +18,7 @@ from astraflow.actors.region.members import RegionMembers
 from astraflow.actors.region.mirrors import trim_weights
 from astraflow.actors.region.presence import Presence
 from astraflow.actors.region.uplink import Uplink
-from astraflow.bus import HUB_DOMAIN, ApiError, Bus, BusOptions, Delivery, Kind, Topology, topology_of
+from astraflow.bus import HUB_DOMAIN, ApiError, Bus, BusOptions, Delivery, Kind, NatsBus, Topology, topology_of
 from astraflow.bus.runs import find_homes, forget_region
 from astraflow.config import RunConfig, from_json
 from astraflow.errors import BusError, ConfigError
@@ -61,8 +61,10 @@ async def _keep_run(
             here = topology_of(from_json(record.config_json), region=region)
             await _forget_another(leaf, here, record)
             async with AsyncExitStack() as stack:
-                local = await stack.enter_async_context(Bus.connect(leaf, here, producer=f"region-{region}"))
-                far = await stack.enter_async_context(Bus.connect(hub, here.there(), producer=f"region-{region}-up"))
+                local = await stack.enter_async_context(NatsBus.connect(leaf, here, producer=f"region-{region}"))
+                far = await stack.enter_async_context(
+                    NatsBus.connect(hub, here.there(), producer=f"region-{region}-up")
+                )
                 await local.ensure()
                 if not told:
                     told = True
@@ -75,7 +77,7 @@ async def _keep_run(
 
 async def _record(hub: BusOptions, bare: Topology) -> RunRecord:
     """The run's record, when the hub has it."""
-    async with Bus.connect(hub, bare, producer="region-record") as bus, aclosing(bus.kv_watch("run")) as updates:
+    async with NatsBus.connect(hub, bare, producer="region-record") as bus, aclosing(bus.kv.watch("run")) as updates:
         async for update in updates:
             if isinstance(update.message, RunRecord):
                 return update.message
@@ -84,9 +86,9 @@ async def _record(hub: BusOptions, bare: Topology) -> RunRecord:
 
 async def _forget_another(leaf: BusOptions, here: Topology, record: RunRecord) -> None:
     """A run of this name that was here before, and was started afresh meanwhile, leaves nothing behind."""
-    async with Bus.connect(leaf, here, producer="region-before") as bus:
+    async with NatsBus.connect(leaf, here, producer="region-before") as bus:
         try:
-            entry = await bus.kv_get("run")
+            entry = await bus.kv.get("run")
         except ApiError:  # there is no such stream
             return
     if entry is not None and isinstance(entry.message, RunRecord) and entry.message.incarnation != record.incarnation:
@@ -117,7 +119,7 @@ async def _serve(here: Bus, hub: Bus, config: RunConfig, record: RunRecord, repo
 
 
 async def _changed(hub: Bus, record: RunRecord) -> None:
-    async with aclosing(hub.kv_watch("run")) as updates:
+    async with aclosing(hub.kv.watch("run")) as updates:
         async for update in updates:
             now = update.message
             if isinstance(now, RunRecord) and (now.incarnation, now.config_json) != (
@@ -137,7 +139,7 @@ async def _forward(here: Bus, hub: Bus, kind: Kind, bringer: TaskBringer) -> Non
         if isinstance(message, Episode):
             bringer.settle(message)
 
-    async with here.queue(row.stream, here.topology.uplink_consumer(kind)) as queue:
+    async with here.queues.open(row.stream, here.topology.uplink_consumer(kind)) as queue:
         await Uplink(queue, store).run()
 
 

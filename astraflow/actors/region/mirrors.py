@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 async def trim_weights(here: Bus, hub: Bus, policy: str) -> None:
     """After every move of the head, drop what the hub has dropped. For ever."""
-    async with aclosing(here.kv_watch(f"head.{policy}")) as updates:
+    async with aclosing(here.kv.watch(f"head.{policy}")) as updates:
         async for update in updates:
             if isinstance(update.message, Head):
                 try:
@@ -27,6 +27,6 @@ async def trim_weights(here: Bus, hub: Bus, policy: str) -> None:
 
 async def _trim(here: Bus, hub: Bus, policy: str) -> None:
     stream = here.topology.weights(policy)
-    floor = (await hub.log_state(hub.topology.weights(policy))).first_sequence
-    end = (await here.log_state(stream)).last_sequence + 1
-    await here.purge(stream, below_sequence=min(floor, end))
+    floor = (await hub.logs.state(hub.topology.weights(policy))).first_sequence
+    end = (await here.logs.state(stream)).last_sequence + 1
+    await here.logs.purge(stream, below_sequence=min(floor, end))

@@ -72,7 +72,7 @@ class Presence:
     async def _store(self, key: str, message: Member | Region, ttl_s: int | None) -> None:
         """In time, or not at all: the next beat says it anew."""
         try:
-            await self._hub.kv_put(key, message, ttl_s=ttl_s, deadline_s=self._ttl_s)
+            await self._hub.kv.put(key, message, ttl_s=ttl_s, deadline_s=self._ttl_s)
         except BusError:
             return
         finally:
@@ -91,5 +91,5 @@ class Presence:
     async def _goodbye(self) -> None:
         with contextlib.suppress(BusError):
             gone = self._keeper(MemberState.GONE)
-            await self._hub.kv_put(f"member.{gone.actor}", gone, ttl_s=self._ttl_s, deadline_s=GOODBYE_S)
-            await self._hub.kv_put(f"region.{self._region}", self._seen(left=True), deadline_s=GOODBYE_S)
+            await self._hub.kv.put(f"member.{gone.actor}", gone, ttl_s=self._ttl_s, deadline_s=GOODBYE_S)
+            await self._hub.kv.put(f"region.{self._region}", self._seen(left=True), deadline_s=GOODBYE_S)

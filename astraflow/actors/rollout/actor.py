@@ -291,7 +291,7 @@ async def _report(ctx: ActorContext, pool: RolloutPool, client: GenerationClient
 async def _pull(
     ctx: ActorContext, pool: RolloutPool, consumer: str, group: asyncio.TaskGroup, *, evaluation: bool = False
 ) -> None:
-    async with ctx.bus.queue(ctx.bus.topology.tasks, consumer) as queue:
+    async with ctx.bus.queues.open(ctx.bus.topology.tasks, consumer) as queue:
         await pool.serve(queue, group, evaluation=evaluation)
 
 

@@ -65,11 +65,11 @@ class GenerationClient:
     async def open(cls, ctx: ActorContext) -> AsyncIterator["GenerationClient"]:
         """A client that listens while the context is open."""
         client = cls(ctx)
-        queue = await ctx.bus.log_state(ctx.bus.topology.gen_requests)
-        async with ctx.bus.subscribe_core(client._reply) as chunks, asyncio.TaskGroup() as group:
+        queue = await ctx.bus.logs.state(ctx.bus.topology.gen_requests)
+        async with ctx.bus.core.subscribe(client._reply) as chunks, asyncio.TaskGroup() as group:
             tasks = [
                 group.create_task(client._dispatch(chunks)),
-                group.create_task(client._notice_lost_queue(queue.incarnation, ctx.bus.reconnects)),
+                group.create_task(client._notice_lost_queue(queue.incarnation, ctx.bus.link.reconnects)),
             ]
             try:
                 yield client
@@ -81,9 +81,9 @@ class GenerationClient:
         """Requests wait in the server's memory: after its restart they are gone, and are sent again at once."""
         stream = self._bus.topology.gen_requests
         while True:
-            reconnects = await self._bus.reconnected(reconnects)
+            reconnects = await self._bus.link.reconnected(reconnects)
             try:
-                found = (await self._bus.log_state(stream)).incarnation
+                found = (await self._bus.logs.state(stream)).incarnation
             except BusError as exc:  # not made anew yet; publishing waits for it
                 _log.warning("generation queue gone", extra={"stream": stream, "why": str(exc)})
                 found = ""
@@ -121,7 +121,7 @@ class GenerationClient:
             del self._cancelled[next(iter(self._cancelled))]
         cancel = GenCancel(request_id=chunk.request_id, attempt=chunk.attempt, replica=chunk.replica)
         policy = chunk.request_id.rsplit("|", 1)[-1]
-        await self._bus.publish_core(self._bus.topology.gen_cancel(policy), cancel)
+        await self._bus.core.publish(self._bus.topology.gen_cancel(policy), cancel)
 
     async def generate(self, call: Call) -> Completion:
         """Generate to the end, through as many attempts as it takes.
@@ -143,7 +143,7 @@ class GenerationClient:
                     stream.restart()
         except asyncio.CancelledError:
             message = GenCancel(request_id=request_id, attempt=stream.attempt)
-            await self._bus.publish_core(self._bus.topology.gen_cancel(call.policy), message)
+            await self._bus.core.publish(self._bus.topology.gen_cancel(call.policy), message)
             raise
         finally:
             del self._streams[request_id]
@@ -187,7 +187,7 @@ class GenerationClient:
         )
         topology = self._bus.topology
         if stream.direct and request.prompt_tokens.shape[0] <= DIRECT_TOKENS:
-            await self._bus.publish_core(topology.gen_replica(call.policy, call.prefers), request)
+            await self._bus.core.publish(topology.gen_replica(call.policy, call.prefers), request)
             if not stream.replica:
                 await _until_set(stream.changed, DIRECT_S)
             if not stream.replica:
@@ -226,7 +226,7 @@ class GenerationClient:
         connection there is.
         """
         try:
-            entry = await self._bus.log_entry(self._bus.topology.gen_requests, stream.queued)
+            entry = await self._bus.logs.entry(self._bus.topology.gen_requests, stream.queued)
         except (BusError, MessageError):  # the queue was lost with the server's memory, or something else is there
             return False
         return entry is not None and entry.cursor.message_id == f"{request_id}@{stream.attempt}"

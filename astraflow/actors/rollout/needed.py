@@ -28,7 +28,7 @@ class NeededTasks:
 
     async def watch(self, bus: Bus) -> None:
         """Follow dataflow for ever."""
-        async for update in bus.kv_watch(PREFIX):
+        async for update in bus.kv.watch(PREFIX):
             if isinstance(update.message, GroupClosed):
                 self._keys[update.key] = update.message.group_id
                 self.close(update.message.group_id)

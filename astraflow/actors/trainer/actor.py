@@ -98,7 +98,7 @@ class Trainer:
     async def _train(self, group: asyncio.TaskGroup) -> None:
         self._ctx.set_state(MemberState.READY)
         stream = self._ctx.bus.topology.samples(self._ctx.policy)
-        async with aclosing(self._ctx.bus.read_log(stream, cursor=self._state.cursor)) as entries:
+        async with aclosing(self._ctx.bus.logs.read(stream, cursor=self._state.cursor)) as entries:
             while not self.done and not self._ctx.stopping.is_set():
                 waiting_since = clock.monotonic()
                 self._ctx.waits_for(f"batch {self._state.batch + 1}")

@@ -105,7 +105,7 @@ class Publishing:
 
     async def answer_requests(self) -> None:
         """Publish the newest full anew when a replica says that it can't use it: once, and not too often."""
-        async with aclosing(self._ctx.bus.kv_watch("member.")) as updates:
+        async with aclosing(self._ctx.bus.kv.watch("member.")) as updates:
             async for update in updates:
                 if isinstance(update.message, Member) and self._asks(update.message):
                     await self._full_again(update.message)

@@ -113,7 +113,7 @@ def trained_path(folder: Path) -> Path:
 
 async def last_progress(ctx: ActorContext) -> Progress:
     """What the trainer before told last; epoch 0 if there was none."""
-    entry = await ctx.bus.kv_get(progress_key(ctx.policy))
+    entry = await ctx.bus.kv.get(progress_key(ctx.policy))
     if entry is not None and isinstance(entry.message, Progress):
         return entry.message
     return Progress(policy=ctx.policy, consumed=0, step=0, version=0, epoch=0)

@@ -60,7 +60,7 @@ class Retained:
 
 async def head_of(bus: Bus, policy: str) -> Head | None:
     """The policy's head; None if nothing was published yet."""
-    entry = await bus.kv_get(f"head.{policy}")
+    entry = await bus.kv.get(f"head.{policy}")
     return entry.message if entry is not None and isinstance(entry.message, Head) else None
 
 
@@ -69,8 +69,8 @@ async def retained(bus: Bus, policy: str) -> list[Retained]:
     stream, subject = bus.topology.weights(policy), bus.topology.manifest(policy)
     found: list[Retained] = []
     built: dict[int, tuple[int, int]] = {}  # version → (sequence of its newest full, elements of the model)
-    sequence = (await bus.log_state(stream)).first_sequence
-    while (entry := await bus.next_entry(stream, subject, start=sequence)) is not None:
+    sequence = (await bus.logs.state(stream)).first_sequence
+    while (entry := await bus.logs.next(stream, subject, start=sequence)) is not None:
         sequence, manifest = entry.sequence + 1, entry.message
         assert isinstance(manifest, Manifest), "admitted as one"
         if manifest.kind is VersionKind.FULL:

@@ -31,11 +31,11 @@ async def follow_heads(bus: Bus, policy: str) -> AsyncGenerator[Head, None]:
 
     Leave it only inside `aclosing`.
     """
-    async with aclosing(bus.kv_watch(f"head.{policy}")) as updates:
+    async with aclosing(bus.kv.watch(f"head.{policy}")) as updates:
         async for update in updates:
             if isinstance(update.message, Head):
                 heard_at, head = clock.monotonic(), update.message
-                await bus.reached(bus.topology.weights(policy), head.manifest_sequence)
+                await bus.logs.reached(bus.topology.weights(policy), head.manifest_sequence)
                 age_s = update.age_s + clock.monotonic() - heard_at
                 yield msgspec.structs.replace(head, ready_s=head.ready_s + age_s)
 
@@ -85,7 +85,7 @@ class WeightFollower:
             try:
                 return await self._advance(head, afresh=afresh)
             except WeightsError:
-                newer = await self._bus.kv_get(f"head.{self._policy}")
+                newer = await self._bus.kv.get(f"head.{self._policy}")
                 if exactly or newer is None or not isinstance(newer.message, Head) or not _later(newer.message, head):
                     raise
                 head = newer.message
@@ -125,7 +125,7 @@ class WeightFollower:
 
     async def _read(self, sequence: int) -> Manifest | None:
         try:
-            entry = await self._bus.log_entry(self._stream, sequence)
+            entry = await self._bus.logs.entry(self._stream, sequence)
         except MessageError as exc:
             raise WeightsError(f"the manifest at {sequence} of {self._stream} can't be read: {exc}") from exc
         if entry is not None and not isinstance(entry.message, Manifest):
@@ -141,7 +141,7 @@ class WeightFollower:
 
     async def _file(self, manifest: Manifest, entry: FileEntry) -> bytes:
         subject = self._bus.topology.weight_part(manifest.policy, manifest.epoch)
-        data = bytes(await self._bus.get_parts(self._stream, subject, entry.parts))
+        data = bytes(await self._bus.parts.get(self._stream, subject, entry.parts))
         if (
             await asyncio.to_thread(hashlib.sha256, data)
         ).hexdigest() != entry.digest:  # a tokenizer.json has megabytes

@@ -95,7 +95,7 @@ class PayloadReader:
 
     async def _from_log(self, manifest: Manifest, parts: Sequence[PartRef]) -> bytearray:
         subject = self._bus.topology.weight_part(manifest.policy, manifest.epoch)
-        return await self._bus.get_parts(self._stream, subject, parts)
+        return await self._bus.parts.get(self._stream, subject, parts)
 
 
 async def fill(place: Place, missing: list[Span], data: memoryview, size_bytes: int) -> None:

@@ -124,7 +124,7 @@ class WeightPublisher:
         if head is None:
             return None
         self._recent = list(head.recent)
-        full = await self._bus.log_entry(self._stream, head.full_manifest_sequence)
+        full = await self._bus.logs.entry(self._stream, head.full_manifest_sequence)
         if full is not None and isinstance(full.message, Manifest):
             self._kept.append(full.message)
         return head
@@ -234,7 +234,7 @@ class WeightPublisher:
 
     async def _stored(self, new: _Version, order: StoreOrder, *, base: _Version | None) -> Manifest:
         """All ranks' parts and the files, as the manifest that names them."""
-        first = (await self._bus.log_state(self._stream)).last_sequence + 1
+        first = (await self._bus.logs.state(self._stream)).last_sequence + 1
         pieces = await _all([rank.store(order) for rank in self._ranks])
         full = base is None
         known = {} if base is None else {entry.name: entry.digest for o in base.offers for entry in o.entries}
@@ -263,7 +263,7 @@ class WeightPublisher:
         subject = self._bus.topology.weight_part(self._policy, self.epoch)
         entries = []
         for name, data in new.files.items():
-            parts = await self._bus.put_parts(
+            parts = await self._bus.parts.put(
                 self._stream,
                 subject,
                 data,
@@ -281,7 +281,7 @@ class WeightPublisher:
         """
         subject = self._bus.topology.manifest(self._policy)
         if self._manifest_sequence is None:
-            self._manifest_sequence = await self._bus.last_sequence(self._stream, subject)
+            self._manifest_sequence = await self._bus.logs.last_sequence(self._stream, subject)
         msg_id = f"{self._prefix}/v{manifest.version}/{manifest.kind}/{manifest.sequence_first}"
         while True:
             try:
@@ -293,10 +293,10 @@ class WeightPublisher:
                     deadline_s=STORE_WITHIN_S,
                 )
             except FencedError:
-                tail = await self._bus.last_entry(self._stream, subject)
+                tail = await self._bus.logs.last(self._stream, subject)
                 if tail is not None and isinstance(tail.message, Manifest):
                     check_epoch(f"manifest {tail.sequence} of {self._policy}", tail.message.epoch, self.epoch)
-                self._manifest_sequence = await self._bus.last_sequence(self._stream, subject)
+                self._manifest_sequence = await self._bus.logs.last_sequence(self._stream, subject)
             else:
                 self._manifest_sequence = ack.sequence
                 return ack.sequence
@@ -324,7 +324,7 @@ class WeightPublisher:
         key = f"head.{self._policy}"
         while True:
             try:
-                self._head_revision = await self._bus.kv_put(
+                self._head_revision = await self._bus.kv.put(
                     key, head, expected_revision=self._head_revision, deadline_s=STORE_WITHIN_S
                 )
                 return
@@ -341,7 +341,7 @@ class WeightPublisher:
         """Keep two fulls and the chain since the older one, which a slow replica may still be reading."""
         self._kept = [*self._kept, full][-2:]
         if len(self._kept) == 2:
-            await self._bus.purge(self._stream, below_sequence=self._kept[0].sequence_first)
+            await self._bus.logs.purge(self._stream, below_sequence=self._kept[0].sequence_first)
         if self._fulls is not None:
             await self._fulls.keep([place for kept in self._kept for place in kept.places], epoch=self.epoch)
 

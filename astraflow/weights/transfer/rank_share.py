@@ -140,7 +140,7 @@ class LocalRank:
         return Contribution(parts=await self._to_log(data, order), size_bytes=len(data), places=places)
 
     async def _to_log(self, data: memoryview, order: StoreOrder) -> tuple[PartRef, ...]:
-        return await self._bus.put_parts(
+        return await self._bus.parts.put(
             self._stream,
             self._bus.topology.weight_part(self._policy, order.epoch),
             data,
