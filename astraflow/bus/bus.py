@@ -5,7 +5,6 @@ The contract is `interface.Bus`. The work is done by the parts (`kv`, `log`, `qu
 """
 
 import logging
-import time
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -13,6 +12,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
+from astraflow import clock
 from astraflow.bus.claims import Claims
 from astraflow.bus.core import NatsCore
 from astraflow.bus.deadletters import NatsDeadLetters
@@ -119,7 +119,7 @@ class NatsBus:
 
     async def event(self, level: str, name: str, text: str, **fields: Any) -> None:
         log.log(_LEVELS.get(level, logging.INFO), name, extra={"text": text, "fields": fields})
-        event = Event(level=level, name=name, text=text, actor=self.producer, at=time.time(), fields=fields)
+        event = Event(level=level, name=name, text=text, actor=self.producer, at=clock.wall(), fields=fields)
         try:
             await self.publish(
                 self.topology.event(level), event, msg_id=f"event/{uuid.uuid4()}", deadline_s=EVENT_DEADLINE_S

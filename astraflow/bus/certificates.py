@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from astraflow import clock
 from astraflow.bus.private import write_private
 from astraflow.errors import ConfigError
 from astraflow.extras import install_hint
@@ -64,7 +65,7 @@ def _good_names(path: Path, authority: "x509.Certificate") -> set[str]:
         certificate.verify_directly_issued_by(authority)
     except (InvalidSignature, ValueError):
         return set()
-    if certificate.not_valid_after_utc - datetime.datetime.now(datetime.UTC) < RENEW_DAYS * DAY:
+    if certificate.not_valid_after_utc - _now() < RENEW_DAYS * DAY:
         return set()
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return {str(name.value) for name in names}
@@ -120,7 +121,7 @@ def _make_server(
 def _builder(name: str, days: int) -> "x509.CertificateBuilder":
     from cryptography import x509
 
-    now = datetime.datetime.now(datetime.UTC)
+    now = _now()
     return (
         x509.CertificateBuilder()
         .subject_name(_name(name))
@@ -128,6 +129,11 @@ def _builder(name: str, days: int) -> "x509.CertificateBuilder":
         .not_valid_before(now - DAY)  # clocks of other machines may be behind
         .not_valid_after(now + days * DAY)
     )
+
+
+def _now() -> datetime.datetime:
+    """Certificates are good for a span of wall time, whoever looks at them."""
+    return datetime.datetime.fromtimestamp(clock.wall(), datetime.UTC)
 
 
 def _name(common: str) -> "x509.Name":

@@ -1,6 +1,6 @@
 """What is read from the bus, and what a publish answers: values, the same whatever the bus is made of."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -28,6 +28,7 @@ class LogEntry:
     subject: str
     sequence: int
     cursor: Cursor
+    age_s: float = field(default=0.0, compare=False)  # in the server, by its clock; 0: it just came, or is a mirror's
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +58,7 @@ class KvUpdate:
     key: str
     message: Any | None
     revision: int
-    sent_at: float = 0.0  # unix seconds, by its producer's clock; 0 for what is gone
+    age_s: float = field(default=0.0, compare=False)  # in the server, by its clock; 0: it just came, or is a mirror's
 
 
 class PublishAck(msgspec.Struct, frozen=True):

@@ -25,6 +25,7 @@ class AckTokens:
     delivered: int
     stream_sequence: int
     consumer_sequence: int
+    stored_at: float  # unix seconds, by the clock of the server that stored the message
     pending: int
 
     @classmethod
@@ -32,7 +33,8 @@ class AckTokens:
         """$JS.ACK.[<domain>.<account>.]<stream>.<consumer>.<delivered>.<sseq>.<cseq>.<time>.<pending>[.<random>]"""
         tokens = reply.split(".")
         at = 4 if len(tokens) == 9 else 6
-        return cls(int(tokens[at]), int(tokens[at + 1]), int(tokens[at + 2]), int(tokens[at + 4]))
+        numbers = [int(token) for token in tokens[at : at + 5]]
+        return cls(numbers[0], numbers[1], numbers[2], numbers[3] / 1e9, numbers[4])
 
 
 class FeedSession(Protocol):

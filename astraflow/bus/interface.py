@@ -240,7 +240,7 @@ class WaitingPublishes(Protocol):
     """Which publishes of this process wait."""
 
     def sentence(self) -> tuple[str, float]:
-        """What can't be stored and why, and since when (unix seconds); "" if nothing waits. From any thread."""
+        """What can't be stored and why, and for how many seconds; "" if nothing waits. From any thread."""
 
 
 class Bus(Protocol):

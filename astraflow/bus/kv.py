@@ -18,7 +18,7 @@ from astraflow.bus.entries import KvEntry, KvUpdate
 from astraflow.bus.link import Link
 from astraflow.bus.parts import part_size
 from astraflow.bus.publish import Publisher, Stored, read_stored
-from astraflow.bus.reader import consume
+from astraflow.bus.reader import Raw, consume
 from astraflow.bus.retry import RETRY_S, until_answered
 from astraflow.bus.rows import PROBE_KEY
 from astraflow.bus.topology import Topology
@@ -132,7 +132,7 @@ class NatsKv:
                 if raw is not None:
                     key = raw.stored.subject.removeprefix(self._topology.kv_prefix)
                     unseen.discard(key)
-                    if (update := await self._update(key, raw.stored, known)) is not None:
+                    if (update := await self._update(key, raw, known)) is not None:
                         yield update
                 if not caught_up and (raw is None or raw.pending == 0):
                     caught_up = True
@@ -146,11 +146,12 @@ class NatsKv:
             return [f"{root}{prefix}>"]
         return [f"{root}{prefix}", f"{root}{prefix}.>"]
 
-    async def _update(self, key: str, stored: Stored, known: dict[str, int]) -> KvUpdate | None:
+    async def _update(self, key: str, raw: Raw, known: dict[str, int]) -> KvUpdate | None:
+        stored = raw.stored
         if _is_marker(stored):
             return KvUpdate(key, None, stored.sequence) if known.pop(key, None) is not None else None
         try:
-            envelope, message = self._admit(stored)
+            message = self._admit(stored).message
         except MessageError as exc:
             await self._dead_letters.add(
                 stream=self._topology.kv, subject=stored.subject, sequence=stored.sequence, data=stored.data,
@@ -158,7 +159,8 @@ class NatsKv:
             )  # fmt: skip
             return None
         known[key] = stored.sequence
-        return KvUpdate(key, message, stored.sequence, envelope.sent_at)
+        mirrored = self._topology.row_of_stream[self._topology.kv].mirror is not None  # times are another server's
+        return KvUpdate(key, message, stored.sequence, 0.0 if mirrored else raw.age_s)
 
     def _admit(self, stored: Stored) -> Decoded:
         """Raises MessageError for what isn't a value of its key."""

@@ -14,7 +14,7 @@ from astraflow.bus.deadletters import NatsDeadLetters
 from astraflow.bus.entries import Cursor, LogEntry, LogState
 from astraflow.bus.link import Link
 from astraflow.bus.publish import Stored, read_stored
-from astraflow.bus.reader import Raw, read_raw, stream_state
+from astraflow.bus.reader import Raw, read_raw, stream_info, stream_state
 from astraflow.bus.retry import until_answered
 from astraflow.bus.topology import Topology
 from astraflow.errors import CursorError, MessageError
@@ -56,7 +56,7 @@ class NatsLogs:
             async for raw in messages:
                 if not follow and (raw is None or raw.stored.sequence > last):
                     return
-                if raw is not None and (entry := await self._entry(stream, raw.stored, state.incarnation)) is not None:
+                if raw is not None and (entry := await self._entry(stream, raw, state.incarnation)) is not None:
                     yield entry
                 if not follow and _is_last(raw, last):
                     return
@@ -97,23 +97,27 @@ class NatsLogs:
         stored = await until_answered(self._link, lambda session: read_stored(session, stream, **where))
         if stored is None:
             return None
-        return await self._decoded(stream, stored, (await self.state(stream)).incarnation)
+        state, now = await until_answered(self._link, partial(stream_info, stream=stream))
+        return await self._decoded(stream, stored, state.incarnation, max(0.0, now - stored.stored_at))
 
-    async def _entry(self, stream: str, stored: Stored, incarnation: str) -> LogEntry | None:
+    async def _entry(self, stream: str, raw: Raw, incarnation: str) -> LogEntry | None:
         """None for a message that can't be decoded; it becomes a dead letter."""
+        stored = raw.stored
         try:
-            return await self._decoded(stream, stored, incarnation)
+            return await self._decoded(stream, stored, incarnation, raw.age_s)
         except MessageError as exc:
             await self._dead_letters.add(
                 stream=stream, subject=stored.subject, sequence=stored.sequence, data=stored.data, reason=str(exc)
             )
             return None
 
-    async def _decoded(self, stream: str, stored: Stored, incarnation: str) -> LogEntry:
+    async def _decoded(self, stream: str, stored: Stored, incarnation: str, age_s: float) -> LogEntry:
         data = await self._claims.join(stored.subject, stored.headers, stored.data)
-        envelope, message = admit(data, row=self._topology.row_of_stream[stream], run=self._topology.run)
+        row = self._topology.row_of_stream[stream]
+        envelope, message = admit(data, row=row, run=self._topology.run)
         cursor = Cursor(incarnation, stored.sequence, stored.message_id)  # "" if its sender gave none
-        return LogEntry(message, envelope, stored.subject, stored.sequence, cursor)
+        age_s = 0.0 if row.mirror is not None else age_s  # a mirror's times are another server's
+        return LogEntry(message, envelope, stored.subject, stored.sequence, cursor, age_s)
 
     async def _verify(self, stream: str, cursor: Cursor, state: LogState) -> None:
         """Raises CursorError if the log doesn't bear the cursor out."""

@@ -12,9 +12,11 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 import msgspec
 
+from astraflow import clock
 from astraflow.bus.entries import PublishAck
 from astraflow.bus.link import Link
 from astraflow.bus.session import Session
@@ -65,6 +67,7 @@ class Stored:
     sequence: int
     headers: dict[str, str]
     data: bytes
+    stored_at: float = 0.0  # unix seconds, by the server's clock; 0: not told
 
     @property
     def message_id(self) -> str:
@@ -86,7 +89,8 @@ async def read_stored(session: Session, stream: str, **where: int | str) -> Stor
             return None
         raise
     headers = parse_headers(base64.b64decode(found.get("hdrs", "")))
-    return Stored(found["subject"], found["seq"], headers, base64.b64decode(found.get("data", "")))
+    data, at = base64.b64decode(found.get("data", "")), datetime.fromisoformat(found["time"]).timestamp()
+    return Stored(found["subject"], found["seq"], headers, data, at)
 
 
 def parse_headers(raw: bytes) -> dict[str, str]:
@@ -142,8 +146,7 @@ class Publisher:
     async def persist(self, size_bytes: int, attempt: Attempt, *, what: str, deadline_s: float | None) -> PublishAck:
         """Run `attempt(session)` until it returns, fails for good, or the deadline passes."""
         wait_s, reason, number = RETRY_FIRST_S, NO_ANSWER_YET, next(self._numbers)
-        loop = asyncio.get_running_loop()
-        start_s, warn_after_s = loop.time(), WARN_FIRST_S
+        start_s, warn_after_s = clock.monotonic(), WARN_FIRST_S
         try:
             async with asyncio.timeout(deadline_s):
                 while True:
@@ -158,7 +161,7 @@ class Publisher:
                         reason = str(exc)
                     self.waits.note(number, what, reason)
                     self._counters[f"publish.waits.{reason.partition(':')[0]}"] += 1
-                    if loop.time() - start_s > warn_after_s:
+                    if clock.monotonic() - start_s > warn_after_s:
                         warn_after_s *= 2
                         log.warning("bus.publish_waits", extra={"what": what, "why": reason})
                     await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))

@@ -10,6 +10,7 @@ import secrets
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from astraflow.bus.ensure import SECOND_NS
@@ -34,28 +35,37 @@ RETRY_S = 0.1
 
 
 async def stream_state(session: Session, stream: str) -> LogState:
-    """Raises BusError if there is no such stream, or what `Session.request` raises."""
+    """Raises as `stream_info`."""
+    state, _ = await stream_info(session, stream)
+    return state
+
+
+async def stream_info(session: Session, stream: str) -> tuple[LogState, float]:
+    """And the server's time. Raises BusError if there is no such stream, or what `Session.request` raises."""
     try:
         info = await session.api(f"STREAM.INFO.{stream}")
     except ApiError as exc:
         raise BusError(f"stream {stream}: {exc.description}; has the run been set up on this server?") from exc
     state = info["state"]
     first = state["first_seq"] if state["messages"] else state["last_seq"] + 1
-    return LogState(
+    found = LogState(
         incarnation=info["created"],
         first_sequence=first,
         last_sequence=state["last_seq"],
         messages=state["messages"],
         bytes=state["bytes"],
     )
+    return found, server_seconds(info["ts"])
 
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """A message and how many of the reader's messages the stream holds behind it."""
+    """A message, how many of the reader's messages the stream holds behind it, and how long it had been there when the
+    reader began: by the clock of the server, 0 for what came later."""
 
     stored: Stored
     pending: int
+    age_s: float
 
 
 async def read_raw(
@@ -107,7 +117,7 @@ async def consume(
     try:
         if created["num_pending"] == 0:
             yield None
-        async for raw in _pulled(session, feed):
+        async for raw in _pulled(session, feed, began_at=server_seconds(created["ts"]), old=created["num_pending"]):
             yield raw
     finally:
         await feed.discard()
@@ -115,7 +125,12 @@ async def consume(
             await session.quiet(session.send(f"{session.api_prefix}.CONSUMER.DELETE.{stream}.{name}"))
 
 
-async def _pulled(session: Session, feed: Feed) -> AsyncGenerator[Raw, None]:
+def server_seconds(moment: str) -> float:
+    """Unix seconds of a time as the server writes it: only to be compared with others of that server's."""
+    return datetime.fromisoformat(moment).timestamp()
+
+
+async def _pulled(session: Session, feed: Feed, *, began_at: float, old: int) -> AsyncGenerator[Raw, None]:
     left, expected = 0, 1
     while True:
         if left <= BATCH // 2:
@@ -136,7 +151,8 @@ async def _pulled(session: Session, feed: Feed) -> AsyncGenerator[Raw, None]:
             if tokens.consumer_sequence > expected:
                 raise ConsumerLostError("a delivery is missing")
             expected, left = expected + 1, left - 1
-            yield Raw(Stored(msg.subject, tokens.stream_sequence, msg.headers or {}, msg.data), tokens.pending)
+            age_s = max(0.0, began_at - tokens.stored_at) if tokens.consumer_sequence <= old else 0.0
+            yield Raw(Stored(msg.subject, tokens.stream_sequence, msg.headers or {}, msg.data), tokens.pending, age_s)
         elif status in ("404", "408", "409"):
             headers = msg.headers or {}
             if "Consumer" in headers.get("Description", "") or "Nats-Pending-Messages" not in headers:

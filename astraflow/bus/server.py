@@ -14,6 +14,7 @@ import signal
 import sys
 from pathlib import Path
 
+from astraflow import clock
 from astraflow.bus.leaf import LeafLink
 from astraflow.bus.private import write_private
 from astraflow.bus.trust import BusOptions
@@ -163,12 +164,12 @@ class EmbeddedServer:
     async def _lock(self) -> int:
         """An exclusive lock on the folder that lives as long as the child. Raises BusError if another server has it."""
         lock = os.open(self.folder / "lock", os.O_CREAT | os.O_RDWR, 0o600)
-        deadline = asyncio.get_running_loop().time() + LOCK_WITHIN_S
+        deadline = clock.monotonic() + LOCK_WITHIN_S
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as exc:
-                if asyncio.get_running_loop().time() > deadline:
+                if clock.monotonic() > deadline:
                     os.close(lock)
                     raise BusError(
                         f"another nats-server uses {self.folder}; stop the run that owns it, or use another folder"
@@ -191,8 +192,8 @@ class EmbeddedServer:
             start_new_session=True,  # Ctrl-C is for us; the server goes last
             preexec_fn=dies_with_parent(signal.SIGTERM),
         )
-        deadline = asyncio.get_running_loop().time() + READY_WITHIN_S
-        while self._process.returncode is None and asyncio.get_running_loop().time() < deadline:
+        deadline = clock.monotonic() + READY_WITHIN_S
+        while self._process.returncode is None and clock.monotonic() < deadline:
             if await self._answers():
                 return True
             await asyncio.sleep(PROBE_EVERY_S)

@@ -11,11 +11,11 @@ import json
 import logging
 import re
 import secrets
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from astraflow import clock
 from astraflow.bus.feed import Feed
 from astraflow.errors import ApiError, BusError, DeniedError, LinkLostError, NoAnswerError
 
@@ -112,7 +112,7 @@ class Session:
             raise LinkLostError("connection lost")
         token = str(next(self._tokens))
         future: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
-        self._waiting[token] = _Waiting(future, subject, time.monotonic())
+        self._waiting[token] = _Waiting(future, subject, clock.monotonic())
         try:
             await self.send(subject, data, reply=f"{self._inbox}.r.{token}", headers=headers)
             msg = await future
@@ -204,7 +204,7 @@ class Session:
 
     def expire(self, after_s: float) -> None:
         """Fail requests that have waited longer than `after_s`."""
-        limit = time.monotonic() - after_s
+        limit = clock.monotonic() - after_s
         for waiting in list(self._waiting.values()):
             if waiting.sent_s < limit and not waiting.future.done():
                 waiting.future.set_exception(

@@ -5,9 +5,9 @@ import asyncio
 import getpass
 import socket
 import sys
-import time
 from typing import TYPE_CHECKING
 
+from astraflow import clock
 from astraflow.cli.arguments import Verbs, add_verb
 from astraflow.cli.where import add_where, run_bus, where
 from astraflow.errors import BusError, ConfigError
@@ -52,7 +52,7 @@ async def _drain(connection: "Connection", run_name: str, target: str, *, wait: 
         view = await read_view(bus)
         _check(view, target)
         assert view.config is not None
-        started, patience_s = time.monotonic(), view.config.node.grace_s + MARGIN_S
+        started, patience_s = clock.monotonic(), view.config.node.grace_s + MARGIN_S
         await order_drain(bus, target, by=f"{getpass.getuser()} on {socket.gethostname()}")
         if not wait or (target == UP_NODE and not view.config.bus.url):  # its server leaves with it
             sys.stdout.write(f"{target} is told to drain\n")
@@ -62,7 +62,7 @@ async def _drain(connection: "Connection", run_name: str, target: str, *, wait: 
                 await left(bus, lambda member: target in (member.actor, member.node))
         except TimeoutError as exc:
             raise BusError(f"{target} hasn't left within {patience_s:g} s; look at `astraflow status`") from exc
-    sys.stdout.write(f"{target} has left after {time.monotonic() - started:.1f} s\n")
+    sys.stdout.write(f"{target} has left after {clock.monotonic() - started:.1f} s\n")
 
 
 def _check(view: "RunView", target: str) -> None:

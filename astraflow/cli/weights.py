@@ -3,12 +3,12 @@
 import argparse
 import asyncio
 import sys
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from astraflow import clock
 from astraflow.cli.arguments import Verbs, add_verb
 from astraflow.cli.where import add_where, run_bus, stored_run
 from astraflow.errors import ConfigError, WeightsError
@@ -174,7 +174,7 @@ def _line(each: "Retained") -> str:
     note = "" if each.full is not None else "  its full is gone"
     return (
         f"  {manifest.version:>7}  step {manifest.step:<7} {manifest.kind:<6} {_size(manifest.size_bytes):>9}  "
-        f"{changed:<15} {duration(time.time() - each.published_at):>12} old  {', '.join(each.places)}{note}\n"
+        f"{changed:<15} {duration(clock.wall() - each.published_at):>12} old  {', '.join(each.places)}{note}\n"
     )
 
 

@@ -5,13 +5,13 @@ unless the engine failed, which the consumer sees as EngineError after the token
 """
 
 import asyncio
-import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from astraflow import clock
 from astraflow.engines.base import TokenChunk
 from astraflow.errors import EngineError
 from astraflow.messages import VersionSpan
@@ -115,7 +115,7 @@ class EngineStream:
 class RateMeter:
     """Events per second over the last `window_s` seconds."""
 
-    def __init__(self, window_s: float = 5.0, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, window_s: float = 5.0, clock: Callable[[], float] = clock.monotonic) -> None:
         self._window_s = window_s
         self._clock = clock
         self._started_s = clock()

@@ -6,13 +6,13 @@ why through `on_death`, and only then.
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 import torch
 
+from astraflow import clock
 from astraflow.engines.base import EngineRequest
 from astraflow.engines.batching import Batcher, Sampled
 from astraflow.engines.sequences import BatchModel
@@ -151,9 +151,9 @@ class Worker:
                 return orders
 
     def _swap(self, order: Swap, batcher: Batcher) -> None:
-        started = time.perf_counter()
+        started = clock.monotonic()
         order.put()
         if self._settings.recompute:
             batcher.recompute()
         self._version = order.version
-        order.on_done(time.perf_counter() - started)
+        order.on_done(clock.monotonic() - started)

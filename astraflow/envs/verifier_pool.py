@@ -17,10 +17,10 @@ import selectors
 import subprocess
 import sys
 import threading
-import time
 from collections import OrderedDict
 from contextlib import suppress
 
+from astraflow import clock
 from astraflow.envs.answers import MAX_TEXT_CHARS
 from astraflow.errors import ConfigError, EnvError
 from astraflow.extras import install_hint
@@ -130,11 +130,11 @@ class _Worker:
     def _message(self, deadline_s: float) -> dict[str, bool]:
         assert self._process.stdout is not None
         descriptor = self._process.stdout.fileno()
-        ends = time.monotonic() + deadline_s
+        ends = clock.monotonic() + deadline_s
         with selectors.DefaultSelector() as selector:
             selector.register(descriptor, selectors.EVENT_READ)
             while b"\n" not in self._read:
-                left_s = ends - time.monotonic()
+                left_s = ends - clock.monotonic()
                 if left_s <= 0 or not selector.select(left_s):
                     raise EnvError(f"math verifier gave no verdict within {deadline_s:g} s and was killed")
                 data = os.read(descriptor, 65536)

@@ -4,12 +4,12 @@ Not here: what becomes of them (`torch_learner.py`).
 """
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
+from astraflow import clock
 from astraflow.learners.critic import Critic
 from astraflow.learners.logprobs import micro_batch_states, state_logprobs
 from astraflow.learners.losses.compose import Loss, Prepared, Weights
@@ -42,7 +42,7 @@ def accumulate_gradients(
     total, value_total, sums, forward_s, backward_s = 0.0, 0.0, TokenSums(), 0.0, 0.0
     trains_policy = critic is None or not critic.warming_up
     for micro_batch in plan:
-        started = time.perf_counter()
+        started = clock.monotonic()
         order_N = torch.from_numpy(micro_batch.order_N)
         with torch.set_grad_enabled(trains_policy):
             states_ND = micro_batch_states(model, micro_batch)
@@ -55,10 +55,10 @@ def accumulate_gradients(
             value_part = loss.value_loss(prepared, weights, order_N, critic.head(states_ND))
             value_total += float(value_part.detach())
             part = part + value_part
-        forward_s += time.perf_counter() - started
+        forward_s += clock.monotonic() - started
         if not math.isfinite(total + value_total):
             break
-        started = time.perf_counter()
+        started = clock.monotonic()
         part.backward()  # type: ignore[no-untyped-call]
-        backward_s += time.perf_counter() - started
+        backward_s += clock.monotonic() - started
     return Backward(loss=total, value_loss=value_total, sums=sums, forward_s=forward_s, backward_s=backward_s)

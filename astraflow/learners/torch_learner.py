@@ -7,7 +7,6 @@ Its metrics are those of `step_metrics.py`.
 
 import logging
 import math
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from astraflow import clock
 from astraflow.config import TrainerSection
 from astraflow.errors import WeightsError
 from astraflow.learners.base import StepReport
@@ -116,9 +116,9 @@ class TorchLearner:
             return StepReport(trained=False, skip_reason="no_tokens")
         if not batch.finite:
             return StepReport(trained=False, skip_reason="nan_loss")
-        started = time.perf_counter()
+        started = clock.monotonic()
         prepared = self._prepare(batch)
-        prepare_s = time.perf_counter() - started
+        prepare_s = clock.monotonic() - started
         learning_rate = self.learning_rate
         shares = batch.shares(self._section.updates_per_batch)
         updates: list[Update] = []
@@ -170,13 +170,13 @@ class TorchLearner:
         )  # fmt: skip
 
     def _update(self, batch: Batch, prepared: Prepared, chosen_S: NDArray[np.bool_], *, learning_rate: float) -> Update:
-        started = time.perf_counter()
+        started = clock.monotonic()
         plan = self._plan(batch.items_of(chosen_S))
         current_M = None
         if self._loss.needs_current:
             current_M = batch_logprobs(self._model, plan, prepared.anchor_M, temperature=self._temperature)
         weights = self._loss.weigh(prepared, chosen_S=torch.from_numpy(chosen_S), current_M=current_M)
-        prepare_s = time.perf_counter() - started
+        prepare_s = clock.monotonic() - started
         critic = self._critic
         found = accumulate_gradients(
             self._model, plan, self._loss, prepared, weights, temperature=self._temperature, critic=critic
@@ -186,7 +186,7 @@ class TorchLearner:
         norm, value_norm = self._master.gradient_norm(), critic.weights.gradient_norm() if critic else 0.0
         if not math.isfinite(norm + value_norm):
             return self._skip("nan_gradient", found.loss)
-        started = time.perf_counter()
+        started = clock.monotonic()
         if critic is None or not critic.warming_up:
             self._master.apply_gradients(norm, learning_rate=learning_rate)
         if critic is not None:
@@ -195,7 +195,7 @@ class TorchLearner:
             loss=found.loss, grad_norm=norm, sums=found.sums, micro_batches=len(plan),
             value_loss=found.value_loss, value_grad_norm=value_norm,
             computed_tokens=sum(micro_batch.tokens_BL.size for micro_batch in plan), prepare_s=prepare_s,
-            forward_s=found.forward_s, backward_s=found.backward_s, optimizer_s=time.perf_counter() - started,
+            forward_s=found.forward_s, backward_s=found.backward_s, optimizer_s=clock.monotonic() - started,
         )  # fmt: skip
 
     def _plan(self, items: Sequence[PackItem]) -> list[MicroBatch]:

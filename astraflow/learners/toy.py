@@ -5,7 +5,6 @@ samples were trained how often, in whatever order the batches came, and the sum 
 Invariant: whole numbers in fp32, exact below 2²⁴ samples per weight; save and restore are bit-equal.
 """
 
-import time
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from astraflow import clock
 from astraflow.config import TrainerSection
 from astraflow.errors import ConfigError, MessageError, WeightsError
 from astraflow.learners.base import StepReport
@@ -50,7 +50,7 @@ class ToyLearner:
 
     def step(self, samples: Sequence[Sample]) -> StepReport:
         """Count the samples. Skips what the torch learner skips: no sampled tokens, NaN or infinite numbers."""
-        time.sleep(self._section.toy_step_s)
+        clock.sleep(self._section.toy_step_s)
         tokens = sum(int(sample.loss_mask.numpy().sum()) for sample in samples)
         if tokens == 0:
             return StepReport(trained=False, skip_reason="no_tokens")

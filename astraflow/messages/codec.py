@@ -3,12 +3,12 @@
 It does no I/O. Whatever comes in, `decode` returns a message or raises MessageError, nothing else.
 """
 
-import time
 from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
 
+from astraflow import clock
 from astraflow.errors import MessageError
 from astraflow.messages.control import (
     Control,
@@ -57,7 +57,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     schema: int
     run: str
     producer: str
-    sent_at: float  # unix seconds
+    sent_at: float  # unix seconds by the producer's clock, for people
     trace: str = ""  # W3C traceparent of the sender; "" = none
     body: msgspec.Raw
 
@@ -85,7 +85,7 @@ def encode(message: Message, *, id: str, run: str = "", producer: str = "", trac
         raise MessageError(f"{name} {id} can't be encoded: {exc}") from exc
     return _encoder.encode(
         Envelope(
-            id=id, type=name, schema=SCHEMA_VERSION, run=run, producer=producer, sent_at=time.time(), trace=trace,
+            id=id, type=name, schema=SCHEMA_VERSION, run=run, producer=producer, sent_at=clock.wall(), trace=trace,
             body=body,
         )
     )  # fmt: skip

@@ -29,9 +29,9 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     state: MemberState
     policy: str = ""
-    since: float = 0.0  # unix seconds of the last change of state
+    since: float = 0.0  # unix seconds of the last change of state, by the actor's clock: see state_s
     waits_for: str = ""  # a sentence; "" = busy
-    waits_since: float = 0.0
+    waits_since: float = 0.0  # unix seconds, by the actor's clock: see waits_s
     loop_lag_s: float = 0.0
     stuck_frame: str = ""  # where the event loop is blocked, if it is
     gauges: dict[str, float] = {}
@@ -39,10 +39,13 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     unserved: dict[str, str] = {}  # environments that it can't run, or roles that a node can't have: why
     roles: tuple[str, ...] = ()  # of a node: what it has or is starting, like --role, e.g. "policy:solver"
     blocked: str = ""  # what it can't store on the bus, and why; "" = nothing
-    blocked_since: float = 0.0  # unix seconds
+    blocked_since: float = 0.0  # unix seconds, by the actor's clock: see blocked_s
     about: str = (
         ""  # what it is made of, where the run file doesn't say: of a replica, its server and how it gets weights
     )
+    state_s: float = -1.0  # how long it had been in this state when it wrote this; -1 = not told, as in the next two
+    waits_s: float = -1.0
+    blocked_s: float = -1.0
 
 
 class Region(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +55,7 @@ class Region(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     region: str
-    seen_at: float  # unix seconds, by the keeper's clock
+    seen_at: float  # unix seconds, by the keeper's clock: for people there
     members: tuple[str, ...] = ()  # actors that are there
     tasks: int = 0  # brought there, without a record at the hub yet
     left: bool = False  # it said goodbye

@@ -27,7 +27,7 @@ class VersionSpan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GenRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request for tokens. Subject gen.<policy>.any (work queue)."""
+    """A request for tokens. Subject gen.<policy>.any (work queue; the server keeps its time to live)."""
 
     id: str  # stable over attempts
     attempt: int
@@ -40,7 +40,6 @@ class GenRequest(msgspec.Struct, frozen=True, kw_only=True):
     min_version: int = 0  # serve only with this version or newer
     cohort_id: str = ""
     cohort_size: int = 0
-    expires_at: float = 0.0  # unix seconds; 0 = never. An expired request is acked and dropped
 
 
 class ChunkKind(StrEnum):

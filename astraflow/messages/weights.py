@@ -65,7 +65,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     parts_stored: bool = True  # False: the parts only say what the payload must be, the log doesn't hold them
     changed_elements: int = -1  # of a delta: elements that differ from its base; -1 = not told
     pieces: tuple[int, ...] = ()  # bytes of each rank's piece of the payload; () = one piece
-    published_at: float = 0.0  # unix seconds, when the weights were there to be published
 
 
 class VersionStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,3 +84,4 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     recent: tuple[VersionStep, ...] = ()  # the last versions, so that version → step can be looked up
     finished: bool = False  # no newer version will come
     batch: int = 0  # number of the last batch behind this version
+    ready_s: float = 0.0  # how long the weights had been there when this was written

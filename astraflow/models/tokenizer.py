@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from astraflow import clock
 from astraflow.errors import ConfigError, EnvError
 
 
@@ -188,7 +189,7 @@ def _compile(source: str, where: str) -> Callable[..., str]:
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
     environment.filters["tojson"] = to_json
     environment.globals["raise_exception"] = refuse
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    environment.globals["strftime_now"] = lambda form: datetime.fromtimestamp(clock.wall()).strftime(form)
     unmarked = source.replace("{% generation %}", "").replace("{% endgeneration %}", "")
     try:
         template = environment.from_string(unmarked)

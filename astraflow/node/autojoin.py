@@ -7,11 +7,11 @@ is started.
 """
 
 import asyncio
-import time
 from collections.abc import Callable
 from contextlib import aclosing, suppress
 from dataclasses import replace
 
+from astraflow import clock
 from astraflow.actors.base.context import ActorContext
 from astraflow.concurrency import wait_at_most
 from astraflow.errors import BusError, MessageError
@@ -70,7 +70,7 @@ class AutoJoin:
     async def _watch(self) -> None:
         async with aclosing(self._ctx.bus.kv.watch("")) as updates:
             async for update in updates:
-                self._view.apply(update.key, update.message)
+                self._view.apply(update.key, update.message, written_at=clock.wall() - update.age_s)
                 self._changed.set()
                 if not update.key:
                     self._known.set()
@@ -80,7 +80,7 @@ class AutoJoin:
         await self._learn_sizes()
         own = self._tell(supervisor)
         mine = assigned(self._view, self._ctx.node, own)
-        due = self._patience.due(mine, time.monotonic())
+        due = self._patience.due(mine, clock.monotonic())
         if extras(self._view, own, reserved=mine):  # the queues decide which
             with suppress(BusError):  # a server that has just started lacks some for a moment
                 self._view.queues = await self._ctx.bus.queues.depths()

@@ -4,13 +4,13 @@ It starts no process. Invariant: the run keeps its incarnation, whatever is chan
 """
 
 import asyncio
-import time
 import uuid
 from contextlib import aclosing
 
 import msgspec
 from rich.console import Console
 
+from astraflow import clock
 from astraflow.bus import Bus
 from astraflow.config import RunConfig, from_json, to_json
 from astraflow.errors import ConfigError
@@ -47,7 +47,7 @@ async def enter_run(bus: Bus, config: RunConfig, console: Console) -> bool:
     entry = await bus.kv.get("run")
     if entry is None or not isinstance(entry.message, RunRecord):
         record = RunRecord(
-            name=config.run.name, incarnation=uuid.uuid4().hex, config_json=to_json(config), created_at=time.time()
+            name=config.run.name, incarnation=uuid.uuid4().hex, config_json=to_json(config), created_at=clock.wall()
         )
         await bus.kv.put("run", record, expected_revision=entry.revision if entry else 0)
         return True

@@ -6,12 +6,12 @@ actors: it can kill one that doesn't end, and it knows not to start it again.
 """
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 
 import msgspec
 
+from astraflow import clock
 from astraflow.actors.base.context import ActorContext
 from astraflow.bus import Bus
 from astraflow.errors import FencedError
@@ -83,7 +83,7 @@ class NodeOrders:
 
 async def order_drain(bus: Bus, target: str, *, by: str) -> None:
     """Tell an actor or a node to leave."""
-    order = Drain(target=target, requested_at=time.time(), requested_by=by)
+    order = Drain(target=target, requested_at=clock.wall(), requested_by=by)
     await bus.kv.put(f"drain.{target}", order, ttl_s=ORDER_TTL_S)
 
 

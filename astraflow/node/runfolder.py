@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from astraflow import clock
 from astraflow.errors import ConfigError
 
 SPARE_BYTES = 64 << 20
@@ -108,7 +109,8 @@ class LockedFolder:
         old = [entry for entry in self.folder.path.iterdir() if entry != self.folder.lock_file]
         if not old:
             return None
-        target = self.folder.path.with_name(f"{self.folder.path.name}.old-{time.strftime('%Y%m%d-%H%M%S')}")
+        now = time.strftime("%Y%m%d-%H%M%S", time.localtime(clock.wall()))
+        target = self.folder.path.with_name(f"{self.folder.path.name}.old-{now}")
         target.mkdir()
         for entry in old:
             entry.rename(target / entry.name)

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+from astraflow import clock
 from astraflow.actors.base.exits import describe_exit
 from astraflow.bus import EmbeddedServer
 from astraflow.concurrency import first_of
@@ -70,7 +71,7 @@ class _Keeper:
         return await first_of(self._server.wait(), self._disk.until_full())
 
     async def _after_a_crash(self, how: str) -> None:
-        now = asyncio.get_running_loop().time()
+        now = clock.monotonic()
         while self._restarts and self._restarts[0] < now - RESTART_WINDOW_S:
             self._restarts.popleft()
         if len(self._restarts) >= self._max_restarts:

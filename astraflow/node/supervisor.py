@@ -15,12 +15,12 @@ are events, nothing polls; a drain takes no longer than its grace time, whatever
 """
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from astraflow import clock
 from astraflow.actors.base.exits import EXIT_FENCED, EXIT_USER, describe_exit, last_line
 from astraflow.node.child import Child, ProcessSpec
 
@@ -173,7 +173,7 @@ class Supervisor:
             child.ended.set()
 
     async def _pause_before_restart(self, child: Child, code: int) -> None:
-        now = time.monotonic()
+        now = clock.monotonic()
         while child.restarts and child.restarts[0] < now - RESTART_WINDOW_S:
             child.restarts.popleft()
         if len(child.restarts) >= self._max_restarts:
@@ -196,13 +196,13 @@ class Supervisor:
 
     async def _drain_when_asked(self) -> None:
         await self._draining.wait()
-        deadline = time.monotonic() + self._grace_s
+        deadline = clock.monotonic() + self._grace_s
         stages = sorted({child.spec.stage for child in self._children})
         for number, stage in enumerate(stages):
             group = [child for child in self._children if child.spec.stage == stage and not child.ended.is_set()]
             for child in group:
                 child.tell_to_end()
-            await self._wait_or_kill(group, (deadline - time.monotonic()) / (len(stages) - number))
+            await self._wait_or_kill(group, (deadline - clock.monotonic()) / (len(stages) - number))
 
     async def _wait_or_kill(self, children: Sequence[Child], grace_s: float) -> None:
         try:

@@ -8,7 +8,6 @@ import asyncio
 import os
 import shlex
 import socket
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
+from astraflow import clock
 from astraflow.actors.base.connection import Connection
 from astraflow.actors.base.exits import EXIT_ENDED_EARLY
 from astraflow.actors.base.members import left
@@ -77,7 +77,7 @@ async def up(config: RunConfig, options: UpOptions, console: Console) -> int:
         raise ConfigError("--fresh would leave this run's streams on the external server; choose another run.name")
     folder = RunFolder(Path(config.run.folder) / config.run.name)
     owner = Owner(
-        pid=os.getpid(), command=options.command, run=config.run.name, started_at=time.time(), region=config.bus.region
+        pid=os.getpid(), command=options.command, run=config.run.name, started_at=clock.wall(), region=config.bus.region
     )
     stopper = Stopper(partial(say, console))
     with stopper.listening(), disk_errors(folder.path), folder.lock(owner) as locked:
@@ -158,10 +158,10 @@ async def _until_others_left(bus: Bus, config: RunConfig, console: Console) -> N
 async def _prepare(config: RunConfig, folder: RunFolder, console: Console) -> None:
     """Make the models, and see that the disk has room for their versions. Raises ConfigError."""
     names = sorted({policy.model for policy in config.policies.values()})
-    started = time.monotonic()
+    started = clock.monotonic()
     with console.status(f"preparing {', '.join(names)}"):
         folders = await prepare_models(names, cores=usable_cores(config.node.threads))
-    if (took := time.monotonic() - started) > 5:
+    if (took := clock.monotonic() - started) > 5:
         say(console, f"prepared {', '.join(names)} in {took:.0f} s; next time it is there at once")
     if not folder.nats.exists():  # what a run needs is there already when it is continued
         check_space(folder.path, needed_bytes(config, folders), purpose="a new run of this size")

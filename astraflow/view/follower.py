@@ -6,10 +6,10 @@ and changes of state; what was recorded before is taken in silently.
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Self
 
+from astraflow import clock
 from astraflow.bus import Bus, LogState
 from astraflow.errors import BusError
 from astraflow.messages import Event, Member, MemberState, Metrics
@@ -46,7 +46,7 @@ class Follower:
 
     async def _follow_kv(self) -> None:
         async for update in self._bus.kv.watch(""):
-            self.view.apply(update.key, update.message)
+            self.view.apply(update.key, update.message, written_at=clock.wall() - update.age_s)
             self.changed.set()
             if isinstance(update.message, Member):
                 self._say_state(update.message)
@@ -55,7 +55,7 @@ class Follower:
         news = self._states.get(member.actor) != member.state
         self._states[member.actor] = member.state
         if news:
-            self._say(member_line(self.view, member, at=time.time()))
+            self._say(member_line(self.view, member, at=clock.wall()))
 
     async def _follow_metrics(self) -> None:
         before = self._metrics_before.last_sequence

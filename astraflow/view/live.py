@@ -5,11 +5,11 @@ least once, since durations grow.
 """
 
 import asyncio
-import time
 
 from rich.console import Console
 from rich.live import Live
 
+from astraflow import clock
 from astraflow.bus import Bus
 from astraflow.concurrency import first_of, wait_at_most
 from astraflow.view.follower import Follower
@@ -40,7 +40,7 @@ async def _draw(view: RunView, changed: asyncio.Event, console: Console, stop: a
     with Live(console=console, auto_refresh=False, vertical_overflow="ellipsis") as live:
         while not stop.is_set():
             changed.clear()
-            live.update(picture(view, at=time.time()), refresh=True)
+            live.update(picture(view, at=clock.wall()), refresh=True)
             await wait_at_most(stop, DRAW_EVERY_S)
             await first_of(wait_at_most(changed, REDRAW_AFTER_S - DRAW_EVERY_S), stop.wait())
-        live.update(picture(view, at=time.time()), refresh=True)
+        live.update(picture(view, at=clock.wall()), refresh=True)

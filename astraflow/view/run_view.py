@@ -51,8 +51,12 @@ class RunView:
     history: History = field(default_factory=History)
     events: deque[Event] = field(default_factory=lambda: deque(maxlen=KEPT_EVENTS))
 
-    def apply(self, key: str, message: Message | None) -> None:
-        """Take one KV value in; None = the key was deleted or expired. Keys of other readers are ignored."""
+    def apply(self, key: str, message: Message | None, *, written_at: float | None = None) -> None:
+        """Take one KV value in; None = the key was deleted or expired. Keys of other readers are ignored.
+
+        `written_at`: unix seconds by the clock of who looks, which all times of the view are by; None = the writer's
+        clock is the same.
+        """
         match message:
             case RunRecord():
                 self.record, self.config = message, from_json(message.config_json)
@@ -63,13 +67,14 @@ class RunView:
             case Ledger():
                 self.ledgers[message.policy] = message
             case Region():
-                self.regions[message.region] = message
+                seen_at = message.seen_at if written_at is None else written_at
+                self.regions[message.region] = msgspec.structs.replace(message, seen_at=seen_at)
             case Member(state=MemberState.GONE):
                 self.members.pop(message.actor, None)
-                self.gone[message.actor] = _finite(message)
+                self.gone[message.actor] = _readable(message, written_at)
             case Member():
                 self.gone.pop(message.actor, None)
-                self.members[message.actor] = _finite(message)
+                self.members[message.actor] = _readable(message, written_at)
             case None if key.startswith("member."):
                 actor = key.removeprefix("member.")
                 self.gone[actor] = self.members.pop(actor, self.gone.get(actor))
@@ -212,8 +217,18 @@ def _complaints(member: Member) -> list[str]:
     return out
 
 
-def _finite(member: Member) -> Member:
-    """The record without numbers that nobody can reckon with: anybody may write one."""
-    gauges = {name: value for name, value in member.gauges.items() if math.isfinite(value)}
-    since, waits_since = (value if abs(value) < 1e12 else 0.0 for value in (member.since, member.waits_since))
-    return msgspec.structs.replace(member, gauges=gauges, since=since, waits_since=waits_since)
+def _readable(member: Member, written_at: float | None) -> Member:
+    """The record with times by the reader's clock, and without numbers that nobody can reckon with: anybody may write
+    one."""
+
+    def moment(since: float, age_s: float) -> float:
+        at = since if written_at is None or not age_s >= 0.0 else written_at - age_s
+        return at if abs(at) < 1e12 else 0.0
+
+    return msgspec.structs.replace(
+        member,
+        gauges={name: value for name, value in member.gauges.items() if math.isfinite(value)},
+        since=moment(member.since, member.state_s),
+        waits_since=moment(member.waits_since, member.waits_s),
+        blocked_since=moment(member.blocked_since, member.blocked_s),
+    )

@@ -3,12 +3,13 @@
 It changes nothing in the run. When no actor has been heard of for seconds it tries whether the server stores anything.
 """
 
-import time
+import math
 from contextlib import aclosing
 from typing import Any
 
 import msgspec
 
+from astraflow import clock
 from astraflow.bus import Bus
 from astraflow.errors import ConfigError
 from astraflow.messages import Event, Member, Metrics
@@ -67,23 +68,23 @@ async def read_status(bus: Bus) -> Status:
     view = await read_view(bus)
     await _tail(bus, bus.topology.metrics, METRICS_TAIL, view)
     await _tail(bus, bus.topology.events, EVENTS_SHOWN, view)
-    return status_of(view, at=time.time())
+    return status_of(view, at=clock.wall())
 
 
 async def read_view(bus: Bus) -> RunView:
     """The KV and the queues as they are now, without history. Raises as `read_status`."""
-    view, newest = RunView(), 0.0
+    view, silent_s = RunView(), math.inf
     async with aclosing(bus.kv.watch("")) as updates:
         async for update in updates:
             if not update.key:
                 break
-            view.apply(update.key, update.message)
+            view.apply(update.key, update.message, written_at=clock.wall() - update.age_s)
             if isinstance(update.message, Member):
-                newest = max(newest, update.sent_at)
+                silent_s = min(silent_s, update.age_s)
     if view.record is None:
         raise ConfigError(f"no run {bus.run!r} on this server; start it with `astraflow up`, or check --run and --url")
     view.queues = await bus.queues.depths()
-    if not view.finished and newest < time.time() - SILENT_S:  # nobody is there, or nobody can say so
+    if not view.finished and silent_s > SILENT_S:  # nobody is there, or nobody can say so
         view.unstored = await bus.why_not_stored(PROBE_WITHIN_S)
     return view
 
@@ -92,7 +93,7 @@ async def _tail(bus: Bus, stream: str, entries: int, view: RunView) -> None:
     state = await bus.logs.state(stream)
     start = max(1, state.first_sequence, state.last_sequence - entries + 1)
     async for entry in bus.logs.read(stream, start=start, follow=False):
-        if time.time() - entry.envelope.sent_at < LATELY_S:
+        if entry.age_s < LATELY_S:
             view.heard_of(entry.envelope.producer)
         if isinstance(entry.message, Metrics):
             view.history.add(entry.message)

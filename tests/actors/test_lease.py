@@ -10,9 +10,10 @@ import msgspec
 import pytest
 
 from astraflow.actors.base.context import ActorContext
-from astraflow.actors.base.lease import HeldLease, lease, now
+from astraflow.actors.base.lease import HeldLease, lease
 from astraflow.actors.base.process_identity import own_process, process_of
 from astraflow.bus import EmbeddedServer
+from astraflow.clock import boottime
 from astraflow.errors import FencedError
 from astraflow.messages import Event, Lease, MemberState
 from tests.actors.contexts import context, with_bus
@@ -72,8 +73,8 @@ async def test_a_standby_waits_as_long_as_the_lease_is_renewed(nats_server: Embe
         assert two.member().waits_for == "the lease (standby: dataflow-a-0 leads)"
 
         _, first = await stored(one)
-        started = now()
-        await eventually(lambda: now() - started > 2 * LEASE_S)
+        started = boottime()
+        await eventually(lambda: boottime() - started > 2 * LEASE_S)
         assert standby.held is None
         _, later = await stored(one)
         assert later > first
@@ -115,12 +116,12 @@ async def test_a_silent_holder_is_replaced_after_the_lease_and_the_event_says_wh
 ) -> None:
     async with contenders(nats_server, tmp_path) as (one, two), asyncio.TaskGroup() as group:
         silent = Lease(holder="h", epoch=7, actor="dataflow-c-0", process=own_process(), lease_s=LEASE_S)
-        seen = now()
+        seen = boottime()
         await one.bus.kv.put("lease.x", silent, expected_revision=0)
         standby = Contender(two)
         group.create_task(standby.run())
         await eventually(lambda: standby.held)
-        assert now() - seen >= LEASE_S
+        assert boottime() - seen >= LEASE_S
         assert standby.held is not None
         assert standby.held.epoch == 8
         entry = await two.bus.logs.last(two.bus.topology.events, two.bus.topology.event("warning"))
@@ -213,14 +214,14 @@ async def test_a_lease_outlives_a_restart_of_the_server_that_is_longer_than_it(
         group.create_task(standby.run())
         await eventually(lambda: two.state == MemberState.STANDBY)
         await kill(nats_server)
-        gone = now()
-        await eventually(lambda: now() - gone > 1.5 * LEASE_S)
+        gone = boottime()
+        await eventually(lambda: boottime() - gone > 1.5 * LEASE_S)
         await nats_server.start()
 
         assert leader.held is not None
         await leader.held.held()
-        back = now()
-        await eventually(lambda: now() - back > 1.5 * LEASE_S)
+        back = boottime()
+        await eventually(lambda: boottime() - back > 1.5 * LEASE_S)
 
         assert standby.held is None
         assert (await stored(one))[0].epoch == 1

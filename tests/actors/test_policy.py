@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -76,9 +75,9 @@ class Asker:
             yield asker
             task.cancel()
 
-    async def ask(self, id: str, *, msg_id: str = "", **fields: object) -> None:
+    async def ask(self, id: str, *, msg_id: str = "", ttl_s: float | None = None, **fields: object) -> None:
         request = self.request(id, **fields)
-        await self.bus.publish(self.bus.topology.gen("solver"), request, msg_id=msg_id or f"{id}@0")
+        await self.bus.publish(self.bus.topology.gen("solver"), request, msg_id=msg_id or f"{id}@0", ttl_s=ttl_s)
 
     async def ask_directly(self, id: str, replica: str, **fields: object) -> None:
         """As a follow-up of what that replica served."""
@@ -168,8 +167,10 @@ async def test_what_an_engine_refuses_is_refused_with_a_reason(nats_server: Embe
 
 
 async def test_an_expired_request_is_not_worked_on(nats_server: EmbeddedServer, tmp_path: Path) -> None:
-    async with replica(nats_server, tmp_path) as (ctx, _), Asker.open(ctx.bus) as asker:
-        await asker.ask("expired", expires_at=time.time() - 1)
+    async with replica(nats_server, tmp_path, slow(0.1, slots=1)) as (ctx, _), Asker.open(ctx.bus) as asker:
+        await asker.ask("running")
+        await eventually(lambda: asker.kinds("running"))
+        await asker.ask("expired", ttl_s=1)
         await asker.ask("fresh")
         await eventually(lambda: asker.finished("fresh"))
         assert asker.kinds("expired") == []

@@ -1,7 +1,8 @@
 """The bucket: compare-and-set, expiry, leases, watches."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 
 import pytest
 
@@ -9,7 +10,7 @@ from astraflow.bus import Bus, EmbeddedServer, KvUpdate, NatsBus, Topology
 from astraflow.errors import ConfigError, FencedError, MessageError
 from astraflow.messages import Lease, Ledger
 from tests.bus.raw import store_raw
-from tests.support import AT_ONCE_S, LIMIT_S, kill
+from tests.support import AT_ONCE_S, LIMIT_S, eventually, kill
 
 
 def _lease(holder: str, epoch: int = 1) -> Lease:
@@ -177,3 +178,23 @@ async def test_bad_keys_and_huge_values_are_refused(bus: Bus) -> None:
         await bus.kv.put("a b", _lease("x"))
     with pytest.raises(MessageError, match="over max_message_bytes"):
         await bus.kv.put("ledger.a", Ledger(policy="x" * 600_000, counts={}))
+
+
+async def test_a_value_tells_how_long_it_has_been_there(bus: Bus) -> None:
+    await bus.kv.put("lease.a", _lease("x"))
+
+    async def age() -> float:
+        async with aclosing(bus.kv.watch("lease.")) as updates:
+            return (await anext(updates)).age_s
+
+    assert await age() < AT_ONCE_S
+    await eventually(lambda: _over(age, 0.3))
+    async with aclosing(bus.kv.watch("lease.")) as updates:
+        assert (await anext(updates)).age_s > 0.3
+        assert (await anext(updates)).key == ""
+        await bus.kv.put("lease.a", _lease("y"))
+        assert (await anext(updates)).age_s == 0.0, "it came now"
+
+
+async def _over(age: Callable[[], Awaitable[float]], least_s: float) -> bool:
+    return await age() > least_s

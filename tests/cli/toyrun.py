@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
+import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 TOY = """\
@@ -75,8 +76,10 @@ class Command:
 
 
 @contextlib.asynccontextmanager
-async def started(folder: Path, *arguments: str) -> AsyncIterator[Command]:
-    """`astraflow …` in a folder; killed at the end if it still runs."""
+async def started(
+    folder: Path, *arguments: str, environment: Mapping[str, str] | None = None
+) -> AsyncIterator[Command]:
+    """`astraflow …` in a folder, with this added to the environment; killed at the end if it still runs."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-u",
@@ -84,6 +87,7 @@ async def started(folder: Path, *arguments: str) -> AsyncIterator[Command]:
         "astraflow.cli.main",
         *arguments,
         cwd=folder,
+        env={**os.environ, **(environment or {})},
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
@@ -97,9 +101,11 @@ async def started(folder: Path, *arguments: str) -> AsyncIterator[Command]:
             await process.wait()
 
 
-async def finished(folder: Path, *arguments: str, within_s: float = PATIENCE_S) -> tuple[int, str]:
+async def finished(
+    folder: Path, *arguments: str, within_s: float = PATIENCE_S, environment: Mapping[str, str] | None = None
+) -> tuple[int, str]:
     """Exit code and output of a whole `astraflow …`."""
-    async with started(folder, *arguments) as command:
+    async with started(folder, *arguments, environment=environment) as command:
         code = await command.end(within_s)
         return code, command.output
 

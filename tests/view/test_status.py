@@ -9,7 +9,7 @@ import pytest
 
 from astraflow.bus import NatsBus, topology_of
 from astraflow.errors import ConfigError
-from astraflow.messages import Event, Head, Ledger, Member, MemberState, Progress, RunRecord
+from astraflow.messages import Event, Head, Ledger, Member, MemberState, Progress, Region, RunRecord
 from astraflow.messages.metric_names import DATAFLOW_BUFFERED_GROUPS, POLICY_TOKENS_PER_S, POLICY_VERSION
 from astraflow.view.run_view import RunView, WaitsFor
 from astraflow.view.status import read_status, status_of, to_json
@@ -267,3 +267,25 @@ async def test_status_of_a_run_that_is_not_there_says_so(tmp_path: Path) -> None
             await read_status(bus)
         await bus.kv.put("run", RECORD)
         assert (await read_status(bus)).run == "demo"
+
+
+def test_times_of_a_record_are_told_by_the_readers_clock() -> None:
+    hours = 7200.0  # that the actor's clock is ahead
+    ahead = member(
+        "trainer-n-0", "trainer", policy="solver", since=AT - 60 + hours, waits_for="batch 1",
+        waits_since=AT - 9 + hours, blocked="the disk is full", blocked_since=AT - 5 + hours,
+        state_s=50.0, waits_s=4.0, blocked_s=3.0,
+    )  # fmt: skip
+    view = view_of()
+    view.apply("member.trainer-n-0", ahead, written_at=AT - 1)
+    view.apply("region.far", Region(region="far", seen_at=AT - hours, members=("a",)), written_at=AT - 2)
+    known = view.members["trainer-n-0"]
+    assert (known.since, known.waits_since, known.blocked_since) == (AT - 51, AT - 5, AT - 4)
+    assert [wait.since for wait in view.waits()] == [AT - 5]
+    assert view.regions["far"].seen_at == AT - 2
+
+
+def test_a_record_that_tells_no_ages_keeps_its_own_times() -> None:
+    view = view_of()
+    view.apply("member.x", member("x", "rollout", since=AT, state_s=float("nan"), waits_since=1e300), written_at=AT - 1)
+    assert (view.members["x"].since, view.members["x"].waits_since) == (AT, 0.0)

@@ -6,13 +6,13 @@ reader in another thread sees each one whole.
 
 import asyncio
 import os
-import time
 import uuid
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from astraflow import clock
 from astraflow.bus import Bus
 from astraflow.concurrency import first_of, wait_at_most
 from astraflow.config import PolicySection, RunConfig
@@ -55,8 +55,8 @@ class ActorContext:
     unserved: dict[str, str] = field(default_factory=dict)
     roles: tuple[str, ...] = ()
     state: MemberState = MemberState.JOINING
-    since: float = field(default_factory=time.time)
-    _waiting: tuple[str, float] = ("", 0.0)
+    _state_at: float = field(default_factory=clock.monotonic)  # when it changed last
+    _waiting: tuple[str, float] = ("", 0.0)  # for what, and since when (monotonic)
 
     @property
     def policy_section(self) -> PolicySection:
@@ -70,12 +70,12 @@ class ActorContext:
             self.stopping.set()
 
     def set_state(self, state: MemberState) -> None:
-        self.state, self.since = state, time.time()
+        self.state, self._state_at = state, clock.monotonic()
 
     def waits_for(self, sentence: str) -> None:
         """Say what this actor waits for, for `status`; "" = it is busy."""
         if sentence != self._waiting[0]:
-            self._waiting = (sentence, time.time() if sentence else 0.0)
+            self._waiting = (sentence, clock.monotonic())
 
     async def stopped_within(self, seconds: float) -> bool:
         """Wait up to `seconds` for the actor to be stopped; whether it was. For periodic work."""
@@ -90,10 +90,12 @@ class ActorContext:
 
     def member(self, *, loop_lag_s: float = 0.0, stuck_frame: str = "") -> Member:
         """The presence record as of now."""
-        sentence, since = self._waiting
-        blocked, blocked_since = self.bus.waits.sentence()
-        if time.time() - blocked_since < BLOCKED_AFTER_S:
-            blocked, blocked_since = "", 0.0
+        now, wall = clock.monotonic(), clock.wall()
+        sentence, waits_since = self._waiting
+        state_s, waits_s = now - self._state_at, now - waits_since if sentence else 0.0
+        blocked, blocked_s = self.bus.waits.sentence()
+        if blocked_s < BLOCKED_AFTER_S:
+            blocked, blocked_s = "", 0.0
         return Member(
             actor=self.name,
             role=self.role,
@@ -102,9 +104,9 @@ class ActorContext:
             pid=os.getpid(),
             state=self.state,
             policy=self.policy,
-            since=self.since,
+            since=wall - state_s,
             waits_for=sentence,
-            waits_since=since,
+            waits_since=wall - waits_s if sentence else 0.0,
             loop_lag_s=loop_lag_s,
             stuck_frame=stuck_frame,
             gauges=dict(self.gauges),
@@ -112,6 +114,9 @@ class ActorContext:
             unserved=dict(self.unserved),
             roles=self.roles,
             blocked=blocked,
-            blocked_since=blocked_since,
+            blocked_since=wall - blocked_s if blocked else 0.0,
             about=self.about,
+            state_s=state_s,
+            waits_s=waits_s,
+            blocked_s=blocked_s,
         )

@@ -9,11 +9,11 @@ import selectors
 import sys
 import sysconfig
 import threading
-import time
 import traceback
 from collections.abc import Callable
 from types import FrameType, TracebackType
 
+from astraflow import clock
 from astraflow.actors.base.context import ActorContext
 from astraflow.bus import Bus, BusOptions, NatsBus
 from astraflow.concurrency import wait_at_most
@@ -36,11 +36,11 @@ class LoopClock:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._thread_id = threading.get_ident()
-        self._last = time.monotonic()
+        self._last = clock.monotonic()
         self._handle = loop.call_later(TICK_S, self._tick)
 
     def _tick(self) -> None:
-        self._last = time.monotonic()
+        self._last = clock.monotonic()
         self._handle = self._loop.call_later(TICK_S, self._tick)
 
     def stop(self) -> None:
@@ -48,7 +48,7 @@ class LoopClock:
 
     def lag_s(self) -> float:
         """Seconds that the loop is behind its tick."""
-        return max(0.0, time.monotonic() - self._last - TICK_S)
+        return max(0.0, clock.monotonic() - self._last - TICK_S)
 
     def stuck_frame(self) -> str:
         """Where the loop's thread is right now, innermost call first, and who called the library that it is in.

@@ -15,7 +15,6 @@ is fenced by expected sequences (owned_log.py), sealed keys (owned_key.py) and e
 """
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
@@ -24,22 +23,17 @@ import msgspec
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.process_identity import has_ended, own_process, until_ended
 from astraflow.bus import KvUpdate
+from astraflow.clock import boottime
 from astraflow.concurrency import Background, first_of, wait_at_most
 from astraflow.errors import FencedError
 from astraflow.messages import Lease, MemberState
 
 RENEWALS = 3  # per lease length
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def lease_key(name: str) -> str:
     """KV key of a lease."""
     return f"lease.{name}"
-
-
-def now() -> float:
-    """Seconds on a clock that nobody sets and that goes on while the machine sleeps."""
-    return time.clock_gettime(_CLOCK)
 
 
 class HeldLease:
@@ -57,7 +51,7 @@ class HeldLease:
 
     async def held(self) -> None:
         """Return while the lease is surely ours, else wait until it is again. Call it before every piece of work."""
-        while now() >= self._until:
+        while boottime() >= self._until:
             self._renewed.clear()
             self._hurry.set()
             await self._renewed.wait()
@@ -65,7 +59,7 @@ class HeldLease:
     async def renew(self) -> None:
         """Keep it, for ever. Raises FencedError if somebody else has it."""
         while True:
-            sent_at = now()
+            sent_at = boottime()
             try:
                 self._revision = await self._ctx.bus.kv.put(
                     self._key, self._record, expected_revision=self._revision, deadline_s=None
@@ -159,7 +153,7 @@ class _Waiter:
         self._news.set()
 
     def _see(self) -> None:
-        self._seen_at, self._reconnects = now(), self._ctx.bus.link.reconnects
+        self._seen_at, self._reconnects = boottime(), self._ctx.bus.link.reconnects
 
     async def take_when_free(self) -> HeldLease:
         """Wait, then take it."""
@@ -185,7 +179,7 @@ class _Waiter:
         bus = self._ctx.bus
         if not bus.link.up.is_set() or bus.link.reconnects != self._reconnects:
             self._see()  # nobody could renew meanwhile: the time starts again
-        return "it was silent" if now() - self._seen_at >= record.lease_s else ""
+        return "it was silent" if boottime() - self._seen_at >= record.lease_s else ""
 
     async def _change(self) -> None:
         """Wait for a renewal, the end of the holder's process, or the time at which it must have renewed."""
@@ -194,7 +188,7 @@ class _Waiter:
             await self._news.wait()
             return
         with suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, self._seen_at + record.lease_s - now())):
+            async with asyncio.timeout(max(0.0, self._seen_at + record.lease_s - boottime())):
                 await first_of(self._news.wait(), until_ended(record.process))
 
     async def _take(self, why: str) -> HeldLease | None:
@@ -208,7 +202,7 @@ class _Waiter:
             process=own_process(),
             lease_s=ctx.config.bus.lease_s,
         )
-        sent_at, expected = now(), self._revision if old is not None else 0
+        sent_at, expected = boottime(), self._revision if old is not None else 0
         try:
             revision = await ctx.bus.kv.put(lease_key(self._name), record, expected_revision=expected, deadline_s=None)
         except FencedError:

@@ -9,11 +9,11 @@ release the lease.
 
 import asyncio
 import logging
-import time
 from typing import TypeAlias
 
 import msgspec
 
+from astraflow import clock
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.lease import HeldLease, lease
 from astraflow.actors.base.owned_key import OwnedKey
@@ -71,16 +71,16 @@ class Dataflow:
         self._decided = 0
         self._durable_samples: dict[str, int] = {}
         self._inbox: asyncio.Queue[Input] = asyncio.Queue(INBOX_SIZE)
-        self._saved_at = time.monotonic()
+        self._saved_at = clock.monotonic()
         self._dirty = False
         deadline_s = ctx.config.dataflow.task_deadline_s
         self._issuing = Issuing(ctx.bus, self._core, self._envs, deadline_s=deadline_s)
         self._failures = FailureStreak(ctx.config.dataflow.max_failed_groups)
-        self._clock_offset_s = time.time() - time.monotonic()
+        self._clock_offset_s = clock.wall() - clock.monotonic()
 
     def _now(self) -> float:
         """Unix seconds that never go back, so that a set clock expires nothing."""
-        return time.monotonic() + self._clock_offset_s
+        return clock.monotonic() + self._clock_offset_s
 
     async def read_episodes(self) -> None:
         """Hand every new episode to the driver."""
@@ -166,7 +166,7 @@ class Dataflow:
             await self._give_up_unmade()
             self._users.answer(publishing)
             for result in self._core.eval_results():
-                publishing.create_task(self._bus.metrics(Metrics(kind=EVAL, at=time.time(), **result)))
+                publishing.create_task(self._bus.metrics(Metrics(kind=EVAL, at=clock.wall(), **result)))
 
     async def _decide(self, decision: Decision) -> None:
         """Append, then apply. Raises FencedError if another dataflow decided meanwhile."""
@@ -201,7 +201,7 @@ class Dataflow:
     def _batch_metrics(self, batch: SampleBatch) -> Metrics:
         return Metrics(
             kind=DATAFLOW,
-            at=time.time(),
+            at=clock.wall(),
             values=self._core.batch_metrics(batch.policy),
             policy=batch.policy,
             step=batch.train_step,
@@ -209,7 +209,7 @@ class Dataflow:
         )
 
     async def _save_when_due(self) -> None:
-        if self._dirty and time.monotonic() - self._saved_at >= self._ctx.config.dataflow.snapshot_every_s:
+        if self._dirty and clock.monotonic() - self._saved_at >= self._ctx.config.dataflow.snapshot_every_s:
             await self.save()
 
     async def save(self) -> None:
@@ -234,7 +234,7 @@ class Dataflow:
             durable_samples=self._durable_samples,
             keep_episodes=self._ctx.config.record.keep_episodes,
         )
-        self._saved_at, self._dirty = time.monotonic(), False
+        self._saved_at, self._dirty = clock.monotonic(), False
 
     async def _end_run(self) -> None:
         """Say on the bus that the run is finished; every actor ends by itself. A stop that came first stays."""

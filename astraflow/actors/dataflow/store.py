@@ -4,11 +4,11 @@ It does not interpret the core's state. Invariant: state and positions are in on
 nothing is purged that the newest durable snapshot still needs.
 """
 
-import time
 from collections.abc import Mapping
 
 import msgspec
 
+from astraflow import clock
 from astraflow.actors.base.owned_key import seal
 from astraflow.bus import Bus, Cursor
 from astraflow.errors import BusError
@@ -72,7 +72,7 @@ class DataflowStore:
         await self._bus.logs.purge(topology.snapshots, below_sequence=first, subject=f"{topology.snapshot_part()}.*")
 
     def _pointer(self, parts: tuple[PartRef, ...], size_bytes: int) -> SnapshotPointer:
-        return SnapshotPointer(digest="", size_bytes=size_bytes, parts=parts, epoch=self._epoch, saved_at=time.time())
+        return SnapshotPointer(digest="", size_bytes=size_bytes, parts=parts, epoch=self._epoch, saved_at=clock.wall())
 
     async def purge(
         self, state: StoredState, *, floor: int, durable_samples: Mapping[str, int], keep_episodes: bool

@@ -9,9 +9,9 @@ Shutdown order: stop pulling → goodbye to every requester → stop the engine.
 import asyncio
 import contextlib
 import logging
-import time
 from functools import partial
 
+from astraflow import clock
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.handover import start_work
 from astraflow.actors.base.screening import fault_of_request
@@ -108,8 +108,6 @@ class Replica:
         try:
             if fault := self._fault_of(request):
                 await delivery.reject(fault)
-            elif request.expires_at and request.expires_at < time.time():
-                await delivery.ack()  # its requester has sent a newer attempt
             elif (stream := self._streams.get(engine_id)) is not None:  # its ack was lost: it is in work
                 await (delivery.ack() if stream.is_accepted else delivery.nak(AGAIN_S))
             elif (
@@ -259,7 +257,7 @@ class Replica:
             ):
                 self._ctx.gauge(name, value)
             self._ctx.gauges.update(bus_gauges(self._ctx.bus.counters))
-            now = time.monotonic()
+            now = clock.monotonic()
             for stream in [it for it in self._streams.values() if it.is_accepted and now - it.last_sent > idle_s]:
                 await stream.heartbeat()
 

@@ -8,12 +8,12 @@ waits for ever: who leaves isn't waited for, and a cohort that can't be complete
 """
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from astraflow import clock
 from astraflow.concurrency import wait_at_most
 from astraflow.engines.base import EngineRequest, PolicyEngine, TokenStream
 from astraflow.errors import EngineError
@@ -30,7 +30,7 @@ class _Cohort:
     streams: dict[str, TokenStream] = field(default_factory=dict)
     error: str = ""  # why the engine refused it
     decided: asyncio.Event = field(default_factory=asyncio.Event)  # it runs or was refused
-    last_arrival: float = field(default_factory=time.monotonic)
+    last_arrival: float = field(default_factory=clock.monotonic)
 
     @property
     def complete(self) -> bool:
@@ -73,7 +73,7 @@ class Cohorts:
         if cohort is None:
             cohort = self._gathering[request.cohort_id] = _Cohort(engine, request.cohort_size)
         cohort.calls[call.id] = call
-        cohort.last_arrival = time.monotonic()
+        cohort.last_arrival = clock.monotonic()
         self._complete_if_due(request.cohort_id)
         try:
             while not cohort.decided.is_set():
@@ -107,7 +107,7 @@ class Cohorts:
 
     async def _wait(self, cohort_id: str, cohort: _Cohort) -> None:
         """Until it is decided, or nothing was heard of the missing requests for too long."""
-        patience_s = cohort.last_arrival + self._patience_s - time.monotonic()
+        patience_s = cohort.last_arrival + self._patience_s - clock.monotonic()
         if cohort.complete:  # its turn comes when what runs has ended
             await cohort.decided.wait()
         elif patience_s > 0:

@@ -3,11 +3,11 @@
 It knows nothing of weights or queues. Everything it sends carries the attempt and this replica's incarnation.
 """
 
-import time
 from collections.abc import Sequence
 
 import numpy as np
 
+from astraflow import clock
 from astraflow.bus import Bus
 from astraflow.engines.base import TokenChunk
 from astraflow.messages import Array, ChunkKind, GenChunk, GenRequest, VersionSpan, array_of
@@ -37,7 +37,7 @@ class ReplyStream:
         self._chunks: list[TokenChunk] = []  # not sent yet
         self._waiting = 0  # tokens in them
         self._versions: list[VersionSpan] = []
-        self.last_sent = time.monotonic()
+        self.last_sent = clock.monotonic()
         self.is_accepted = False
         self.cancelled = False  # its requester doesn't want it any more
 
@@ -65,7 +65,7 @@ class ReplyStream:
         self._chunks.append(chunk)
         self._waiting += chunk.tokens.size
         self._versions.extend(chunk.versions)
-        late = time.monotonic() - self.last_sent > FLUSH_S
+        late = clock.monotonic() - self.last_sent > FLUSH_S
         if chunk.finish_reason or late or self._waiting >= FLUSH_TOKENS:
             await self._flush(chunk.finish_reason)
 
@@ -99,7 +99,7 @@ class ReplyStream:
         finish_reason: str = "",
         error: str = "",
     ) -> None:
-        self.last_sent = time.monotonic()
+        self.last_sent = clock.monotonic()
         chunk = GenChunk(
             request_id=self._request.id,
             attempt=self._request.attempt,

@@ -5,9 +5,9 @@ Invariant: `version` changes only after the engine serves it, and whoever waits 
 """
 
 import asyncio
-import time
 from collections.abc import Callable
 
+from astraflow import clock
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.policy.updates import Updates
 from astraflow.messages import Head
@@ -40,7 +40,7 @@ class ServedVersion:
     @property
     def lag_s(self) -> float:
         """Since when a newer version is known."""
-        return time.monotonic() - self._behind_since if self._behind_since else 0.0
+        return clock.monotonic() - self._behind_since if self._behind_since else 0.0
 
     async def until(self, predicate: Callable[[], bool]) -> None:
         """Wait until something holds; it is looked at when the version or the head changes, and at `look`."""
@@ -55,14 +55,14 @@ class ServedVersion:
     async def follow(self) -> None:
         """Swap to each new head, the newest first; a version that can't be used leaves the old one serving."""
         newest = asyncio.Event()
-        latest: list[Head] = []
+        latest: list[tuple[Head, float]] = []  # and when it was heard of
 
         async def watch() -> None:
             async for head in follow_heads(self._ctx.bus, self._ctx.policy):
-                latest[:] = [head]
+                latest[:] = [(head, clock.monotonic())]
                 newest.set()
                 if head.version > self.version and not self._behind_since:
-                    self._behind_since = time.monotonic()
+                    self._behind_since = clock.monotonic()
                 self._head = head
                 await self.look()
                 self._say()
@@ -72,15 +72,16 @@ class ServedVersion:
             while True:
                 await newest.wait()
                 newest.clear()
-                if latest[0].version > self.version:
-                    await self._update(latest[0])
+                head, heard_at = latest[0]
+                if head.version > self.version:
+                    await self._update(head, heard_at)
 
-    async def _update(self, head: Head) -> None:
-        served = await self._updates.to(head, serving=self.version)
+    async def _update(self, head: Head, heard_at: float) -> None:
+        served = await self._updates.to(head, serving=self.version, heard_at=heard_at)
         if served is None:
             return
         self.version = served.version
-        self._behind_since = time.monotonic() if self.lag_versions else 0.0
+        self._behind_since = clock.monotonic() if self.lag_versions else 0.0
         await self.look()
         self._say()
         await self._updates.look(served)

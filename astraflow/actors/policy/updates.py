@@ -6,11 +6,11 @@ full that can't be used is asked for again through the member record, which the 
 """
 
 import asyncio
-import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
+from astraflow import clock
 from astraflow.actors.base.context import ActorContext
 from astraflow.engines.base import PolicyEngine, Verifiable
 from astraflow.errors import WeightsError
@@ -55,15 +55,18 @@ class Updates:
         self._between = between
         self._swaps = 0
 
-    async def to(self, head: Head, *, serving: int) -> Head | None:
-        """The head that the engine serves now: `head` or a newer one; None if it was refused twice."""
-        started = time.monotonic()
+    async def to(self, head: Head, *, serving: int, heard_at: float) -> Head | None:
+        """The head that the engine serves now: `head` or a newer one; None if it was refused twice.
+
+        `heard_at`: monotonic, when the head was heard of and its `ready_s` was right.
+        """
+        started = clock.monotonic()
         swapped = await self._swap(head)
         if swapped is None:
             return None
         advance = swapped.advance
         values = {
-            WEIGHTS_APPLY_S: time.monotonic() - started,
+            WEIGHTS_APPLY_S: clock.monotonic() - started,
             WEIGHTS_TRANSFER_S: advance.transfer_s,
             WEIGHTS_VERIFY_S: advance.verify_s,
             WEIGHTS_PREPARE_S: swapped.prepare_s,
@@ -71,12 +74,12 @@ class Updates:
             WEIGHTS_FETCHED_BYTES: float(advance.fetched_bytes),
             WEIGHTS_LAG_VERSIONS: float(advance.head.version - serving),
         }
-        if advance.published_at:
-            values[WEIGHTS_LAG_S] = max(0.0, time.time() - advance.published_at)
+        if advance.head == head:  # of a newer one, nobody told when
+            values[WEIGHTS_LAG_S] = head.ready_s + clock.monotonic() - heard_at
         await self._ctx.bus.metrics(
             Metrics(
                 kind=WEIGHTS,
-                at=time.time(),
+                at=clock.wall(),
                 values=values,
                 policy=self._ctx.policy,
                 step=advance.head.step,
@@ -112,7 +115,7 @@ class Updates:
         for afresh, next_step in zip((False, True), nexts, strict=True):
             try:
                 advance = await self._weights.advance(head, afresh=afresh)
-                started = time.monotonic()
+                started = clock.monotonic()
                 shadow = self._weights.shadow
                 assert shadow is not None
                 changes = await asyncio.to_thread(self._weights.behind.changes, shadow, self._engine.takes_elements)
@@ -123,7 +126,7 @@ class Updates:
             else:
                 self._weights.behind.clear()
                 self._ctx.gauges.pop(POLICY_WANTS_FULL, None)
-                return _Swapped(advance=advance, prepare_s=time.monotonic() - started - pause_s, pause_s=pause_s)
+                return _Swapped(advance=advance, prepare_s=clock.monotonic() - started - pause_s, pause_s=pause_s)
         self._ctx.gauge(POLICY_WANTS_FULL, head.full_manifest_sequence)
         return None
 

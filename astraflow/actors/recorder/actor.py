@@ -10,12 +10,12 @@ import asyncio
 import contextlib
 import fcntl
 import logging
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
+from astraflow import clock
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.diskfull import ROOM_EVERY_S
 from astraflow.actors.base.members import left
@@ -224,7 +224,7 @@ async def _record_alone(ctx: ActorContext) -> None:
         done.set()
     facts = await read_facts(ctx.bus)
     up_s = logs[0].file.position.up_s
-    await asyncio.to_thread(write_results, ctx, facts, up_s=up_s, at=time.time())
+    await asyncio.to_thread(write_results, ctx, facts, up_s=up_s, at=clock.wall())
     _log.info("results are written", extra={"folder": str(ctx.folder), "reason": ctx.stop_reason})
 
 

@@ -6,12 +6,12 @@ cut off at the next start. So a restart neither repeats nor skips a line.
 """
 
 import os
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
+from astraflow import clock
 from astraflow.actors.base.diskfull import naming_full
 from astraflow.bus import Cursor
 from astraflow.errors import ConfigError
@@ -53,7 +53,7 @@ class JsonLines:
             whole = os.fstat(self._descriptor).st_size >= position.size_bytes
             self.position = position if whole else Position(up_s=position.up_s)
             os.ftruncate(self._descriptor, self.position.size_bytes)
-        self._opened_at, self._up_before_s = time.monotonic(), position.up_s
+        self._opened_at, self._up_before_s = clock.monotonic(), position.up_s
         return whole
 
     def restart(self) -> None:
@@ -78,7 +78,7 @@ class JsonLines:
                 cursor=cursor if cursor is not None else before.cursor,
                 size_bytes=before.size_bytes + len(data),
                 lines=before.lines + len(lines),
-                up_s=self._up_before_s + time.monotonic() - self._opened_at,
+                up_s=self._up_before_s + clock.monotonic() - self._opened_at,
             )
             replace_durably(self._position_path, msgspec.json.encode(position))
             self._torn = False

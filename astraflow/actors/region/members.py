@@ -1,9 +1,9 @@
 """Who is in a region, by the member records that its actors write there. It tells nobody (`presence.py`)."""
 
 import asyncio
-import time
 from collections.abc import Iterable
 
+from astraflow import clock
 from astraflow.bus import Bus
 from astraflow.concurrency import wait_at_most
 from astraflow.messages import Member, MemberState
@@ -27,7 +27,7 @@ class RegionMembers:
         async for entry in self._bus.logs.read(self._bus.topology.members):
             member = entry.message
             assert isinstance(member, Member), member
-            self._heard[member.actor] = (member, time.monotonic())
+            self._heard[member.actor] = (member, clock.monotonic())
             self._unseen[member.actor] = member
             self._news.set()
 
@@ -43,7 +43,7 @@ class RegionMembers:
 
     def alive(self) -> list[Member]:
         """Who is there."""
-        limit = time.monotonic() - self._ttl_s
+        limit = clock.monotonic() - self._ttl_s
         self._heard = {actor: heard for actor, heard in self._heard.items() if heard[1] > limit}
         return [member for member, _ in self._heard.values() if member.state is not MemberState.GONE]
 

@@ -6,10 +6,10 @@ It decides nothing. Beats don't wait for each other: behind a thin link an answe
 import asyncio
 import contextlib
 import os
-import time
 import uuid
 from collections.abc import Callable
 
+from astraflow import clock
 from astraflow.actors.region.members import RegionMembers
 from astraflow.bus import Bus
 from astraflow.errors import BusError
@@ -36,9 +36,9 @@ class Presence:
         self._tasks = tasks
         self._report = report
         self._incarnation = uuid.uuid4().hex[:12]
-        self._since = time.time()
+        self._since = clock.monotonic()
         self._under_way = 0
-        self._heard = time.monotonic()  # when the hub last answered
+        self._heard = clock.monotonic()  # when the hub last answered
         self._cut = False
 
     async def run(self) -> None:
@@ -55,7 +55,7 @@ class Presence:
             await self._goodbye()
 
     def _keeper(self, state: MemberState) -> Member:
-        name = f"region-{self._region}"
+        name, state_s = f"region-{self._region}", clock.monotonic() - self._since
         return Member(
             actor=name,
             role=Role.REGION,
@@ -63,12 +63,13 @@ class Presence:
             incarnation=self._incarnation,
             pid=os.getpid(),
             state=state,
-            since=self._since,
+            since=clock.wall() - state_s,
+            state_s=state_s,
         )
 
     def _seen(self, *, left: bool) -> Region:
         actors = tuple(sorted(member.actor for member in self._members.alive()))
-        return Region(region=self._region, seen_at=time.time(), members=actors, tasks=self._tasks(), left=left)
+        return Region(region=self._region, seen_at=clock.wall(), members=actors, tasks=self._tasks(), left=left)
 
     def _put(self, group: asyncio.TaskGroup, key: str, message: Member | Region, *, ttl_s: int | None) -> None:
         if self._under_way < UNDER_WAY:
@@ -83,10 +84,10 @@ class Presence:
             return
         finally:
             self._under_way -= 1
-        self._heard = time.monotonic()
+        self._heard = clock.monotonic()
 
     def _notice(self) -> None:
-        silent_s = time.monotonic() - self._heard
+        silent_s = clock.monotonic() - self._heard
         if not self._cut and silent_s > self._ttl_s:
             self._cut = True
             self._report(f"the hub doesn't answer since {duration(silent_s)}; the region works on with what it has")

@@ -7,11 +7,11 @@ Shutdown order: stop pulling → cancel episodes and nak their tasks → close e
 
 import asyncio
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from astraflow import clock
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.handover import start_work
 from astraflow.actors.rollout.call import Generates
@@ -175,11 +175,11 @@ class RolloutPool:
     async def _episode(self, task: Task, deliveries: int) -> Episode:
         if deliveries > MAX_DELIVERIES:
             error = f"poison: delivered {deliveries} times without a record"
-            return failed_episode(task, Reason.INFRA, error, started_at=time.time())
+            return failed_episode(task, Reason.INFRA, error, started_at=clock.wall())
         if verdict := self._suspects.verdict(task.id):
             await self._ctx.bus.event("error", "poison-task", f"{task.id} is given up: {verdict}", task=task.id)
-            return failed_episode(task, Reason.ENV, verdict, started_at=time.time())
-        started_at = time.time()
+            return failed_episode(task, Reason.ENV, verdict, started_at=clock.wall())
+        started_at = clock.wall()
         try:
             async with self._suspects.playing(task.id), self.needed.while_needed(task.group_id):
                 return await self._player.play(task)
@@ -281,7 +281,7 @@ async def _report(ctx: ActorContext, pool: RolloutPool, client: GenerationClient
         values = pool.stats.flush(continuations=client.continued)
         if values is not None:
             labels = {"actor": ctx.name}
-            await ctx.bus.metrics(Metrics(kind=ROLLOUT, at=time.time(), values=values, labels=labels))
+            await ctx.bus.metrics(Metrics(kind=ROLLOUT, at=clock.wall(), values=values, labels=labels))
 
 
 async def _pull(

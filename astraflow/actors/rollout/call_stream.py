@@ -5,13 +5,13 @@ an attempt come from the one replica that it belongs to.
 """
 
 import asyncio
-import time
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from astraflow import clock
 from astraflow.actors.rollout.call import Call, Completion
 from astraflow.errors import EngineError, MessageError
 from astraflow.messages import ChunkKind, GenChunk, VersionSpan
@@ -45,7 +45,7 @@ class CallStream:
     def take(self, chunk: GenChunk) -> None:
         """Apply a chunk of the current attempt. The first claims it for its replica: `accepted` may be lost."""
         claims, self.replica = not self.replica, chunk.replica
-        self.last_heard = time.monotonic()
+        self.last_heard = clock.monotonic()
         if chunk.kind is ChunkKind.GOODBYE:
             self.broken = "goodbye"
         elif chunk.kind is ChunkKind.REFUSED:

@@ -7,12 +7,12 @@ it begins only when every episode has asked or has ended; an episode asks for on
 """
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
+from astraflow import clock
 from astraflow.actors.rollout.call import Call, Completion, Generates
 from astraflow.messages import Task
 
@@ -35,7 +35,7 @@ class _Cohort:
     ended: int = 0
     round: int = 0
     asking: list[_Asking] = field(default_factory=list)
-    last_arrival: float = field(default_factory=time.monotonic)
+    last_arrival: float = field(default_factory=clock.monotonic)
 
     @property
     def due(self) -> bool:
@@ -70,7 +70,7 @@ class CohortGate:
             return
         cohort = self._cohorts.setdefault(task.cohort_id, _Cohort(task.cohort_size))
         cohort.arrived += 1
-        cohort.last_arrival = time.monotonic()
+        cohort.last_arrival = clock.monotonic()
         try:
             yield _Gated(self, cohort, cohort.arrived, self._client)
         finally:
@@ -95,7 +95,7 @@ class CohortGate:
 
     async def _wait(self, cohort: _Cohort, asking: _Asking) -> None:
         """Until the round begins, or nothing was heard of the missing tasks for too long."""
-        patience_s = cohort.last_arrival + self._patience_s - time.monotonic()
+        patience_s = cohort.last_arrival + self._patience_s - clock.monotonic()
         if patience_s > 0 or cohort.arrived >= cohort.size:  # if all are here, their own deadlines end them
             await asyncio.wait((asking.begins,), timeout=patience_s if patience_s > 0 else None)
             return

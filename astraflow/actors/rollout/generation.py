@@ -17,12 +17,12 @@ import asyncio
 import itertools
 import logging
 import math
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import numpy as np
 
+from astraflow import clock
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.rollout.call import Call, Completion
 from astraflow.actors.rollout.call_stream import SILENCE, CallStream, well_formed
@@ -105,7 +105,7 @@ class GenerationClient:
 
     async def _cancel(self, chunk: GenChunk) -> None:
         """Tell a replica that its work is not wanted; not at every chunk, but again if it seems not to have heard."""
-        key, now = (chunk.request_id, chunk.attempt, chunk.replica), time.monotonic()
+        key, now = (chunk.request_id, chunk.attempt, chunk.replica), clock.monotonic()
         if now - self._cancelled.get(key, -math.inf) < self._ctx.config.bus.silence_s:
             return
         self._cancelled.pop(key, None)  # to the end: the dict is in order of time
@@ -177,7 +177,6 @@ class GenerationClient:
             min_version=call.min_version,
             cohort_id=call.cohort_id if stream.attempt == 0 else "",  # nobody waits for those that come again
             cohort_size=call.cohort_size if stream.attempt == 0 else 0,
-            expires_at=time.time() + ttl_s,
         )
         topology = self._bus.topology
         if stream.direct and request.prompt_tokens.shape[0] <= DIRECT_TOKENS:
@@ -195,10 +194,10 @@ class GenerationClient:
     async def _supervise(self, request_id: str, stream: CallStream) -> None:
         """Return when the attempt has finished, failed, or must be continued elsewhere."""
         silence_s = self._ctx.config.bus.silence_s
-        looked_at, gone = time.monotonic(), False  # at the queue: until accepted, waiting is queueing
+        looked_at, gone = clock.monotonic(), False  # at the queue: until accepted, waiting is queueing
         wakes_at = looked_at
         while not stream.settled:
-            now = time.monotonic()
+            now = clock.monotonic()
             left_s = (stream.last_heard if stream.replica else looked_at) + silence_s - now
             if left_s > 0:
                 wakes_at = now + left_s
@@ -214,7 +213,7 @@ class GenerationClient:
                 stream.fail("it left the queue, and nobody was heard")
             else:
                 gone = not await self._is_queued(request_id, stream)
-                looked_at = time.monotonic()
+                looked_at = clock.monotonic()
 
     async def _is_queued(self, request_id: str, stream: CallStream) -> bool:
         """Whether the queue still has the attempt; the server removes it when its TTL has passed.

@@ -8,11 +8,11 @@ plain floats, text is UTF-8.
 import asyncio
 import logging
 import math
-import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import replace
 
+from astraflow import clock
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.screening import fault_of_task
 from astraflow.actors.rollout.budget import Budget
@@ -84,7 +84,7 @@ def _record(
         eval_set=task.eval_set,
         eval_round=task.eval_round,
         started_at=started_at,
-        ended_at=time.time(),
+        ended_at=clock.wall(),
     )
 
 
@@ -125,7 +125,7 @@ class Player:
             return await self._play(task, client)
 
     async def _play(self, task: Task, client: Generates) -> Episode:
-        started_at = time.time()
+        started_at = clock.wall()
         section = self._ctx.config.envs[task.env]
         budget = Budget(max_calls=section.max_calls, max_tokens=section.max_tokens)
         recording = Recording()

@@ -1,8 +1,8 @@
 """Counts of what a rollout process did since it last said so. Pure but for the clock."""
 
-import time
 from dataclasses import dataclass, field
 
+from astraflow import clock
 from astraflow.messages import TRAINABLE_REASONS, Episode, Reason
 from astraflow.messages.metric_names import (
     ROLLOUT_CONTINUATIONS,
@@ -30,7 +30,7 @@ class RolloutStats:
     failures: int = 0
     seconds: float = 0.0
     continuations_before: int = 0
-    since: float = field(default_factory=time.monotonic)
+    since: float = field(default_factory=clock.monotonic)
 
     def add(self, episode: Episode) -> None:
         """Count one published episode."""
@@ -44,7 +44,7 @@ class RolloutStats:
         """The metrics, or None if no episode ended. `continuations` is the process's total so far."""
         if not self.episodes:
             return None
-        now = time.monotonic()
+        now = clock.monotonic()
         values: dict[str, float] = {
             ROLLOUT_EPISODES: self.episodes,
             ROLLOUT_TOKENS: self.tokens,

@@ -7,7 +7,6 @@ Shutdown order: finish the step → wait for the publish in flight → checkpoin
 
 import asyncio
 import shutil
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from functools import partial
@@ -16,6 +15,7 @@ from typing import TypeVar
 
 import msgspec
 
+from astraflow import clock
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.diskfull import ROOM_EVERY_S, naming_full
 from astraflow.actors.base.lease import HeldLease, lease
@@ -99,13 +99,13 @@ class Trainer:
         stream = self._ctx.bus.topology.samples(self._ctx.policy)
         async with aclosing(self._ctx.bus.logs.read(stream, cursor=self._state.cursor)) as entries:
             while not self.done and not self._ctx.stopping.is_set():
-                waiting_since = time.monotonic()
+                waiting_since = clock.monotonic()
                 self._ctx.waits_for(f"batch {self._state.batch + 1}")
                 entry = await self._ctx.unless_stopped(anext(entries))
                 self._ctx.waits_for("")
                 await self._lease.held()
                 if entry is not None:
-                    await self._consume(entry, group, wait_s=time.monotonic() - waiting_since)
+                    await self._consume(entry, group, wait_s=clock.monotonic() - waiting_since)
 
     async def _consume(self, entry: LogEntry, group: asyncio.TaskGroup, *, wait_s: float) -> None:
         batch = entry.message
@@ -117,13 +117,13 @@ class Trainer:
                 f"batch {batch.number} of {self._ctx.policy} follows batch {self._state.batch}; the log lost a batch: "
                 "start afresh with `astraflow up --fresh`"
             )
-        started = time.monotonic()
+        started = clock.monotonic()
         report = await self._step(batch)
         self._advance(entry, batch, report)
         if report.trained:
             await self._publish(group)
         await self._tell_progress()
-        await self._tell_metrics(batch, report, seconds=time.monotonic() - started, wait_s=wait_s)
+        await self._tell_metrics(batch, report, seconds=clock.monotonic() - started, wait_s=wait_s)
         if report.trained and self._state.step % self._section.checkpoint_every == 0:
             await self.checkpoint()
         if not report.trained and batch.samples:
@@ -259,7 +259,7 @@ class Trainer:
         await self._ctx.bus.metrics(
             Metrics(
                 kind=TRAIN,
-                at=time.time(),
+                at=clock.wall(),
                 values=values,
                 policy=self._ctx.policy,
                 step=self._state.step,

@@ -12,11 +12,11 @@ given up for a newer version. The last version is tried until it is published.
 """
 
 import asyncio
-import time
 from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 
+from astraflow import clock
 from astraflow.actors.base.context import ActorContext
 from astraflow.errors import BusError, FencedError
 from astraflow.messages import Member
@@ -116,11 +116,11 @@ class Publishing:
             member.policy == self._ctx.policy
             and wanted > 0
             and wanted == self._publisher.full_sequence
-            and time.monotonic() - self._full_at >= FULL_AGAIN_S
+            and clock.monotonic() - self._full_at >= FULL_AGAIN_S
         )
 
     async def _full_again(self, member: Member) -> None:
-        self._full_at = time.monotonic()
+        self._full_at = clock.monotonic()
         try:
             async with self._turn:
                 await self._publisher.publish_full_again()

@@ -11,11 +11,11 @@ States: new → starting → serving → stopped, or failed from any of them; on
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Coroutine, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
+from astraflow import clock
 from astraflow.concurrency import Background
 from astraflow.config import EngineSection
 from astraflow.engines.architecture import read_facts
@@ -242,12 +242,12 @@ class SglangEngine:
 
     async def _send(self, version: int, prepared: object, done: "asyncio.Future[float]") -> None:
         """In the engine's own task group: whatever goes wrong here has left the server in between, and ends it."""
-        started = time.monotonic()
+        started = clock.monotonic()
         self._desk.closed = True
         await self.link.exchange(prepared, version)
         self._version, self._desk.closed = version, False
         self._account.exchanges += 1
-        done.set_result(time.monotonic() - started)
+        done.set_result(clock.monotonic() - started)
         self._desk.begin_anew()
         self._desk.pump()
 

@@ -6,11 +6,11 @@ engine's label; whatever shows otherwise ends `watch` with an EngineError.
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from astraflow import clock
 from astraflow.concurrency import Background
 from astraflow.config import EngineSection
 from astraflow.engines.architecture import read_facts
@@ -176,21 +176,21 @@ class ServerLink:
             tokens/s of the last seconds.
         """
         hang_s = self._section.sglang.hang_s
-        heard = time.monotonic()
+        heard = clock.monotonic()
         while True:
             await asyncio.sleep(min(WATCH_EVERY_S, hang_s / 4))
             if (version := expected()) is None:
-                heard = time.monotonic()  # health says nothing while it is paused
+                heard = clock.monotonic()  # health says nothing while it is paused
                 continue
             try:
                 info = await self.client.get("/model_info", within_s=hang_s)
                 if given() and not rate():
                     await self.client.get_text("/health", within_s=hang_s)
-                heard = time.monotonic()
+                heard = clock.monotonic()
             except EngineError as exc:
                 if isinstance(exc, RefusedError) and exc.status in (401, 403):
                     raise
-                if time.monotonic() - heard > hang_s and expected() is not None:
+                if clock.monotonic() - heard > hang_s and expected() is not None:
                     raise EngineError(f"the SGLang server hangs: nothing for {hang_s:g} s ({exc})") from exc
                 continue
             label = info.get("weight_version")

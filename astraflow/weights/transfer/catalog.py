@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from astraflow import clock
 from astraflow.bus import Bus
 from astraflow.errors import ConfigError, MessageError, WeightsError
 from astraflow.messages import Head, Manifest, VersionKind
@@ -31,7 +32,7 @@ class Retained:
 
     manifest: Manifest
     sequence: int
-    published_at: float
+    published_at: float  # unix seconds, by the clock of who looks
     full: int | None
     elements: int
 
@@ -77,7 +78,7 @@ async def retained(bus: Bus, policy: str) -> list[Retained]:
         elif manifest.base_version in built:
             built[manifest.version] = built[manifest.base_version]
         full, elements = built.get(manifest.version, (None, 0))
-        at = entry.envelope.sent_at
+        at = clock.wall() - entry.age_s
         found.append(
             Retained(manifest=manifest, sequence=entry.sequence, published_at=at, full=full, elements=elements)
         )

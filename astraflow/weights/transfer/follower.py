@@ -7,11 +7,13 @@ leaves it as it was.
 
 import asyncio
 import hashlib
-import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
+import msgspec
+
+from astraflow import clock
 from astraflow.bus import Bus
 from astraflow.errors import MessageError, WeightsError
 from astraflow.messages import FileEntry, Head, Manifest, VersionKind
@@ -25,12 +27,17 @@ from astraflow.weights.transfer.update_plan import Path, plan
 
 
 async def follow_heads(bus: Bus, policy: str) -> AsyncGenerator[Head, None]:
-    """The policy's head, now and whenever it moves, once what it points to is here. Leave it only inside `aclosing`."""
+    """The policy's head, now and whenever it moves, once what it points to is here; `ready_s` is as of then.
+
+    Leave it only inside `aclosing`.
+    """
     async with aclosing(bus.kv.watch(f"head.{policy}")) as updates:
         async for update in updates:
             if isinstance(update.message, Head):
-                await bus.logs.reached(bus.topology.weights(policy), update.message.manifest_sequence)
-                yield update.message
+                heard_at, head = clock.monotonic(), update.message
+                await bus.logs.reached(bus.topology.weights(policy), head.manifest_sequence)
+                age_s = update.age_s + clock.monotonic() - heard_at
+                yield msgspec.structs.replace(head, ready_s=head.ready_s + age_s)
 
 
 async def first_head(bus: Bus, policy: str) -> Head:
@@ -44,7 +51,6 @@ class Advance:
     """How a shadow came to a head."""
 
     head: Head  # the one asked for, or a newer one
-    published_at: float  # unix seconds; 0: not known
     fetched_bytes: int
     transfer_s: float
     verify_s: float  # decoding and applying included
@@ -85,15 +91,14 @@ class WeightFollower:
                 head = newer.message
 
     async def _advance(self, head: Head, *, afresh: bool) -> Advance:
-        started = time.monotonic()
+        started = clock.monotonic()
         have = None if afresh or self.shadow is None else self.shadow.version
         if have is not None and have >= head.version:  # told twice, or late
-            return Advance(head=head, published_at=0.0, fetched_bytes=0, transfer_s=0.0, verify_s=0.0)
+            return Advance(head=head, fetched_bytes=0, transfer_s=0.0, verify_s=0.0)
         path = await plan(head, have, self._read)
         payloads = [await self._reader.payload(manifest) for manifest in path.deltas]
         full = bytearray() if path.full is None else await self._reader.payload(path.full)
-        fetched = time.monotonic()
-        newest = path.deltas[-1] if path.deltas else path.full
+        fetched = clock.monotonic()
         if path.full is not None:
             new = await asyncio.to_thread(_rebuilt, path, full, payloads)
             await self._replace(new, afresh=afresh)
@@ -103,10 +108,9 @@ class WeightFollower:
             self.behind.add(updates)
         return Advance(
             head=head,
-            published_at=newest.published_at if newest is not None else 0.0,
             fetched_bytes=path.size_bytes,
             transfer_s=fetched - started,
-            verify_s=time.monotonic() - fetched,
+            verify_s=clock.monotonic() - fetched,
         )
 
     async def _replace(self, new: HostCopy, *, afresh: bool) -> None:
@@ -147,7 +151,7 @@ class WeightFollower:
 
 def _later(newer: Head, than: Head) -> bool:
     """Whether it is worth planning again."""
-    return newer.version >= than.version and newer != than
+    return newer.version >= than.version and msgspec.structs.replace(newer, ready_s=than.ready_s) != than
 
 
 def _apply(manifests: Sequence[Manifest], payloads: Sequence[bytearray], shadow: HostCopy) -> list[SparseUpdate]:

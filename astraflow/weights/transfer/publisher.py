@@ -10,11 +10,11 @@ publish that fails, or is cancelled, leaves head and chain as they were, and can
 import asyncio
 import hashlib
 import math
-import time
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from astraflow import clock
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.owned_key import check_epoch, seal
 from astraflow.errors import FencedError
@@ -60,7 +60,7 @@ class _Version:
     batch: int
     finished: bool
     files: Mapping[str, bytes]
-    at: float  # unix seconds
+    ready_at: float  # monotonic, when its weights were there
     offers: Sequence[Offer]
     digest: str  # model_digest
     sequence: int = 0  # of the manifest that the head points at
@@ -151,7 +151,7 @@ class WeightPublisher:
         self, files: Mapping[str, bytes], *, version: int, step: int, batch: int, finished: bool = False
     ) -> None:
         """Like `publish`, of the tensors that the ranks have now."""
-        started, at = time.monotonic(), time.time()
+        started = clock.monotonic()
         offers = await _all([rank.offer(version) for rank in self._ranks])
         new = _Version(
             version=version,
@@ -159,16 +159,16 @@ class WeightPublisher:
             batch=batch,
             finished=finished,
             files=files,
-            at=at,
+            ready_at=started,
             offers=offers,
             digest=_digest(offers),
         )
         delta_bytes = await self._publish_delta(new)
-        published_s = time.monotonic() - started
+        published_s = clock.monotonic() - started
         full_bytes = 0
         if self._full_is_due(new):
             full_bytes = await self._publish_full(new)
-        full_s = time.monotonic() - started
+        full_s = clock.monotonic() - started
         changed = sum(offer.changed for offer in offers) / max(1, new.elements) if delta_bytes else 1.0
         values = {
             WEIGHTS_PUBLISH_S: published_s if delta_bytes else full_s,
@@ -178,7 +178,7 @@ class WeightPublisher:
             WEIGHTS_CHANGED: changed,
         }
         await self._bus.metrics(
-            Metrics(kind=WEIGHTS, at=time.time(), values=values, policy=self._policy, step=step, version=version)
+            Metrics(kind=WEIGHTS, at=clock.wall(), values=values, policy=self._policy, step=step, version=version)
         )
 
     async def publish_full_again(self) -> None:
@@ -256,7 +256,6 @@ class WeightPublisher:
             files=await self._put_files(new) if full else (),
             sequence_first=first,
             pieces=tuple(piece.size_bytes for piece in pieces) if len(pieces) > 1 else (),
-            published_at=new.at,
         )
 
     async def _put_files(self, new: _Version) -> tuple[FileEntry, ...]:
@@ -316,6 +315,7 @@ class WeightPublisher:
             full_manifest_sequence=full_sequence,
             recent=tuple(recent),
             finished=new.finished,
+            ready_s=clock.monotonic() - new.ready_at,
         )
         await self._put_head(head)
         self._recent = recent

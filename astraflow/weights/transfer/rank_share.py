@@ -8,13 +8,13 @@ Invariant: an offer that isn't kept leaves the base, against which the next one 
 """
 
 import asyncio
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
 
+from astraflow import clock
 from astraflow.bus import Bus
 from astraflow.errors import WeightsError
 from astraflow.messages import PartRef, Place, TensorEntry, VersionKind
@@ -107,7 +107,7 @@ class LocalRank:
         self._tensors = tensors
 
     async def offer(self, version: int) -> Offer:
-        started = time.monotonic()
+        started = clock.monotonic()
         if self._kept is not None and self._kept.version >= version:
             raise WeightsError(f"version {version} is offered after version {self._kept.version}")
         share = self._offered = await asyncio.to_thread(_share, version, self._tensors, self._kept)
@@ -117,7 +117,7 @@ class LocalRank:
             full_bytes=sum(tensor.data.nbytes for tensor in share.tensors.values()),
             delta_bytes=len(share.delta),
             changed=share.changed,
-            encode_s=time.monotonic() - started,
+            encode_s=clock.monotonic() - started,
         )
 
     async def store(self, order: StoreOrder) -> Contribution:
