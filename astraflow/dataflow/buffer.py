@@ -1,18 +1,22 @@
 """Closed groups that wait for a batch, in the order in which they will be trained.
 
 It holds references to episodes, not episodes. Invariant: a group is in it at most once.
+Axes: G member of a group that counts.
 """
 
 from collections.abc import Collection
 from typing import Any, Protocol
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
+from astraflow.dataflow.advantages import AdvantageFunction, by_role
 from astraflow.dataflow.stages import Stage
-from astraflow.dataflow.staleness import VersionMap, staleness
+from astraflow.dataflow.staleness import VersionMap, oldest_step, staleness
 from astraflow.messages.ids import GroupKey
 
-ORDERS = {"edf": "astraflow.dataflow.order:Edf", "fifo": "astraflow.dataflow.order:Fifo"}
+ORDERS = {"edf": "astraflow.dataflow.buffer:Edf", "fifo": "astraflow.dataflow.buffer:Fifo"}
 
 
 class BufferedGroup(msgspec.Struct, frozen=True):
@@ -26,11 +30,25 @@ class BufferedGroup(msgspec.Struct, frozen=True):
     rewards: tuple[float, ...]  # the policy's, same order
     versions: tuple[int, ...]  # that sampled the policy's tokens, sorted
     roles: tuple[dict[str, float], ...] = ()  # the rewards by role, same order; () = all in the role ""
+    advantages: tuple[dict[str, float], ...] = ()  # by role, same order; () in snapshots: a restore makes them again
 
     @property
     def scores(self) -> tuple[dict[str, float], ...]:
         """What advantages are made of, by member and role."""
         return self.roles or tuple({"": reward} for reward in self.rewards)
+
+    @property
+    def strongest_G(self) -> NDArray[np.float64]:
+        """Per member, its advantage of largest size over its roles: 0 only where no role has any. float64[G]."""
+        return np.array([max(of_roles.values(), key=abs) for of_roles in self.advantages], dtype=np.float64)
+
+    def with_advantages(self, function: AdvantageFunction) -> "BufferedGroup":
+        """The same group, with the advantages that `function` makes of its members' scores."""
+        return msgspec.structs.replace(self, advantages=tuple(by_role(self.scores, function)))
+
+    def stored(self) -> "BufferedGroup":
+        """As it stands in snapshots: what follows from the scores is left out."""
+        return msgspec.structs.replace(self, advantages=())
 
 
 class Order(Protocol):
@@ -39,6 +57,23 @@ class Order(Protocol):
     def key(self, group: BufferedGroup, versions: VersionMap) -> Any:
         """What groups are sorted by, the smallest first; equal ones go as they closed."""
         ...
+
+
+class Fifo:
+    """As they closed."""
+
+    def key(self, group: BufferedGroup, versions: VersionMap) -> Any:
+        return 0
+
+
+class Edf:
+    """Earliest deadline first: what goes stale first is trained first, then as issued.
+
+    A group's deadline is the step of its oldest version plus `max_staleness`, which is the same for all.
+    """
+
+    def key(self, group: BufferedGroup, versions: VersionMap) -> Any:
+        return oldest_step(versions, group.versions), group.ordinal
 
 
 class Buffer:
@@ -62,7 +97,7 @@ class Buffer:
         """Members of all groups together."""
         return sum(len(group.members) for group in self._groups.values())
 
-    def add(self, group: BufferedGroup) -> None:
+    def add_group(self, group: BufferedGroup) -> None:
         """A group closed."""
         self._groups[group.id] = group
 

@@ -25,7 +25,7 @@ def bound(*, max_staleness: int, consumed: int, remaining_steps: int, batch_grou
     Args:
         consumed: batches that the trainer has finished, trained or skipped.
         remaining_steps: optimizer steps that the trainer still has to do.
-    Source: DESIGN §7; the bound of arXiv:2505.24298 §5.1 in groups.
+    Source: the bound of arXiv:2505.24298 §5.1 in groups.
     """
     return (consumed + min(max_staleness + 1, max(0, remaining_steps))) * batch_groups
 

@@ -1,4 +1,4 @@
-"""Bring a dataflow back to where the logs say it is (DESIGN §3 rule 4).
+"""Bring a dataflow back to where the logs say it is.
 
 Order: snapshot → submissions behind it → batches (their samples are spent) → decisions behind it → the episodes that it
 refers to → episodes behind it. Only then may the driver decide again. Users' orders come after that: one that was
@@ -74,7 +74,7 @@ async def _submitted(bus: Bus, core: DataflowCore, cursor: Cursor | None) -> Cur
     """Take in what users submitted behind the snapshot, before the decisions that issued it; returns the new cursor."""
     async for entry in bus.read_log(bus.topology.submissions, cursor=cursor, follow=False):
         if isinstance(entry.message, Submission):
-            core.on_submission(entry.message, entry.sequence)
+            core.users.on_submission(entry.message, entry.sequence)
         cursor = entry.cursor
     return cursor
 

@@ -13,7 +13,7 @@ import time
 
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.handover import start_work
-from astraflow.actors.base.screening import fault_of_request
+from astraflow.actors.base.screening import verdict_on_request
 from astraflow.actors.policy.cohorts import Cohorts
 from astraflow.actors.policy.load import load
 from astraflow.actors.policy.reply_stream import ReplyStream
@@ -33,6 +33,7 @@ from astraflow.messages.metric_names import (
     POLICY_WAITING,
     bus_gauges,
 )
+from astraflow.verdict import Verdict
 from astraflow.weights.transfer.follower import WeightFollower
 
 REPORT_EVERY_S = 1.0
@@ -108,8 +109,8 @@ class Replica:
         assert isinstance(request, GenRequest), request  # the queue holds no other type
         engine_id = f"{request.id}@{request.attempt}"
         try:
-            if fault := self._fault_of(request):
-                await delivery.reject(fault)
+            if not (verdict := self._verdict_on(request)).ok:
+                await delivery.reject(verdict.text)
             elif request.expires_at and request.expires_at < time.time():
                 await delivery.ack()  # its requester has sent a newer attempt
             elif (stream := self._streams.get(engine_id)) is not None:  # its ack was lost: it is in work
@@ -134,7 +135,7 @@ class Replica:
         async with self._ctx.bus.subscribe_core(subject) as messages:
             async for decoded in messages:
                 request = decoded.message
-                if not isinstance(request, GenRequest) or self._fault_of(request):
+                if not isinstance(request, GenRequest) or not self._verdict_on(request).ok:
                     self._ctx.bus.counters["generation.malformed"] += 1
                 elif (engine_id := f"{request.id}@{request.attempt}") not in self._streams:
                     stream = self._streams[engine_id] = ReplyStream(self._ctx.bus, request, self._ctx.incarnation)
@@ -157,8 +158,8 @@ class Replica:
             del self._streams[engine_id]
             self._hold(-1)
 
-    def _fault_of(self, request: GenRequest) -> str:
-        return fault_of_request(request, policy=self._ctx.policy, replies=f"{self._ctx.bus.topology.root}.reply.")
+    def _verdict_on(self, request: GenRequest) -> Verdict:
+        return verdict_on_request(request, policy=self._ctx.policy, replies=f"{self._ctx.bus.topology.root}.reply.")
 
     async def _work(self, delivery: Delivery, request: GenRequest, stream: ReplyStream, engine_id: str) -> None:
         try:
