@@ -13,13 +13,13 @@ from astraflow.messages import Sample, SampleBatch
 
 
 def samples_of(group: BufferedGroup, policy: str, held: HeldEpisodes) -> list[Sample]:
-    """The group's samples in order of member; an episode's trajectories in one role share its advantage."""
-    episodes = [held[sequence] for sequence in group.sequences]
+    """What is trained of the group, in order of member; an episode's trajectories in one role share its advantage."""
     alone = not group.roles
     return [
-        sample_of(episode, at, advantage=advantage_of["" if alone else trajectory.role])
-        for episode, advantage_of in zip(episodes, group.advantages, strict=True)
-        for at, trajectory in trajectories_of(episode, policy)
+        sample_of(held[sequence], at, advantage=advantage_of["" if alone else trajectory.role])
+        for member, sequence, advantage_of in zip(group.members, group.sequences, group.advantages, strict=True)
+        if member not in group.withheld
+        for at, trajectory in trajectories_of(held[sequence], policy)
     ]
 
 

@@ -77,19 +77,19 @@ class ClosedGroups:
 
     # --- closed groups come in ---
 
-    def spent_members(self, group_id: str) -> list[int] | None:
-        """The members of a group that the log has in a batch already; None: it is in none."""
-        spent = self._spent.get(group_id)
-        return None if spent is None else spent.members
+    def is_spent(self, group_id: str) -> bool:
+        """The log has the group in a batch already."""
+        return group_id in self._spent
 
     def settle_spent(self, group: JudgedGroup) -> None:
         """Such a group is closed."""
         spent = self._spent.pop(group.id)
         for at, member in enumerate(group.members):
-            self.counts[Fate.EMITTED if at in spent.members else member.fate or Fate.UNUSED] += 1
-        if group.counted is not None:
+            self.counts[Fate.EMITTED if at in spent.members else member.fate or Fate.STALE] += 1
+        if group.counted is not None and set(spent.members) & set(group.counted.members):
             self._held.hold(group.counted.sequences)
-            self._remember(group.counted, spent.batch, spent.uses)
+            trained = group.counted.withhold(set(group.counted.members) - set(spent.members))
+            self._remember(trained, spent.batch, spent.uses)
 
     def settle(self, group: JudgedGroup) -> None:
         """Any other is closed: it waits for a batch, or its members are counted by what they met."""
@@ -115,7 +115,7 @@ class ClosedGroups:
     # --- and leave ---
 
     def drop_stale(self, versions: VersionMap, train_step: int) -> None:
-        """Count and forget what would be too old at `train_step`."""
+        """Count and forget groups that would be too old at `train_step`, every member of them."""
         stale = self.buffer.stale(versions, train_step, self._max_staleness)
         self._drop(stale, Fate.STALE, f"; it would be trained at step {train_step}")
         self._release(self.replay.stale(versions, train_step))
@@ -135,8 +135,11 @@ class ClosedGroups:
     def trained(self, group_id: str, members: list[int], number: int, *, settled: Callable[[str], bool]) -> bool:
         """Batch `number` in the log holds the group. Returns whether one before held it too."""
         if group := self.buffer.remove(group_id):
-            self.counts[Fate.EMITTED] += len(group.members)
-            self._remember(group, number)
+            withheld = set(group.members) - set(members)
+            self.counts[Fate.EMITTED] += len(group.members) - len(withheld)
+            if withheld:
+                self.counts[Fate.STALE] += len(withheld)
+            self._remember(group.withhold(withheld) if withheld else group, number)
             return False
         if group_id in self.replay:
             self.counts[ledger.REPLAYED] += len(members)
@@ -152,7 +155,8 @@ class ClosedGroups:
 
     def _remember(self, group: BufferedGroup, batch: int, uses: int = 1) -> None:
         """The group was in a batch; it may be replayed, and needs its episodes until then."""
-        worth = float(np.abs(group.strongest_G).mean())
+        trained_G = np.isin(group.members, group.withheld, invert=True)
+        worth = float(np.abs(group.strongest_G[trained_G]).mean())
         self._release(self.replay.trained(group, batch, worth=worth, uses=uses))
 
     def _release(self, groups: Iterable[BufferedGroup]) -> None:

@@ -4,7 +4,7 @@ It keeps no group and counts nothing. Invariants: a group is judged once, and ev
 it; the same group and episodes give the same answer, in every process.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -73,22 +73,17 @@ class Judge:
     def judge(self, group: OpenGroup) -> JudgedGroup:
         """Whether the group is trained: it is large enough, and no filter drops it."""
         members = self._members(group)
-        counted = self._counted(group, members, [at for at, member in enumerate(members) if member.fate is None])
+        counted = self._counted(group, members)
         judged = JudgedGroup(id=group.id, members=members, counted=counted, fate=Fate.BUFFERED)
         if counted is None or len(counted.members) < min(self._min_group_size or group.wanted, group.wanted):
             return judged.met(Fate.SMALL_GROUP)
         dropped_by = self._dropped_by(counted)
         return replace(judged, fate=Fate.FILTERED, filter=dropped_by) if dropped_by is not None else judged
 
-    def judge_decided(self, group: OpenGroup, fate: Fate, *, only: Collection[int] | None = None) -> JudgedGroup:
-        """The same for a group whose fate is known already: no filter is asked.
-
-        Args:
-            only: the members that count, if they are valid; None = all.
-        """
+    def judge_decided(self, group: OpenGroup, fate: Fate) -> JudgedGroup:
+        """The same for a group whose fate is known already: no filter is asked."""
         members = self._members(group)
-        valid = [at for at, member in enumerate(members) if member.fate is None and (only is None or at in only)]
-        return JudgedGroup(id=group.id, members=members, counted=self._counted(group, members, valid), fate=fate)
+        return JudgedGroup(id=group.id, members=members, counted=self._counted(group, members), fate=fate)
 
     def _members(self, group: OpenGroup) -> tuple[JudgedMember, ...]:
         return tuple(
@@ -98,9 +93,8 @@ class Judge:
             for seat in group.seats
         )
 
-    def _counted(
-        self, group: OpenGroup, members: tuple[JudgedMember, ...], valid: Collection[int]
-    ) -> BufferedGroup | None:
+    def _counted(self, group: OpenGroup, members: tuple[JudgedMember, ...]) -> BufferedGroup | None:
+        valid = [at for at, member in enumerate(members) if member.fate is None]
         if not valid:
             return None
         judged = [members[at] for at in valid]
@@ -110,6 +104,7 @@ class Judge:
             tuple(member.score for member in judged),
             tuple(sorted({version for member in judged for version in member.versions})),
             () if all(list(scores) == [""] for scores in roles) else roles,
+            sampled_by=tuple(member.versions for member in judged),
         )  # fmt: skip
         return counted.with_advantages(self._advantages)
 

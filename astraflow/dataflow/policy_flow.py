@@ -158,8 +158,8 @@ class PolicyFlow:
     def settle(self, group: OpenGroup) -> JudgedGroup:
         """The group is closed: it waits for a batch, or is counted by what it met."""
         self._state.in_flight -= 1
-        if (members := self.closed_groups.spent_members(group.id)) is not None:
-            judged = self.judge.judge_decided(group, Fate.EMITTED, only=members)
+        if self.closed_groups.is_spent(group.id):
+            judged = self.judge.judge_decided(group, Fate.EMITTED)
             self.closed_groups.settle_spent(judged)
             return judged
         judged = self._judged(group)
@@ -196,25 +196,27 @@ class PolicyFlow:
         number, size, versions = self._state.number + 1, self._section.batch_groups, self.trainer.versions
         train_step = self.trainer.train_step(number)
         self.closed_groups.drop_stale(versions, train_step)
-        groups, last = self._chosen(number, exhausted=exhausted)
+        groups, last = self._chosen(number, train_step, exhausted=exhausted)
         if len(groups) < size and not last:
             return None
         return build_batch(
             self.policy, number, groups, held=self._held, versions=versions, train_step=train_step, last=last,
         )  # fmt: skip
 
-    def _chosen(self, number: int, *, exhausted: bool) -> tuple[list[BufferedGroup], bool]:
+    def _chosen(self, number: int, train_step: int, *, exhausted: bool) -> tuple[list[BufferedGroup], bool]:
         """The groups of batch `number` as far as they are there, and whether it is the last one."""
         size, versions, buffer = self._section.batch_groups, self.trainer.versions, self.closed_groups.buffer
         if self._deterministic:
-            groups = buffer.first_by_id(size)
+            groups = buffer.first_by_id(size, versions, train_step=train_step)
         else:
-            groups = buffer.first(size, versions, newest=self.trainer.version)
+            groups = buffer.first(
+                size, versions, train_step=train_step, max_staleness=self._max_staleness, newest=self.trainer.version
+            )
         if exhausted and len(groups) == len(buffer):
             return groups, True
         if len(groups) + self.closed_groups.replay.per_batch < size:
             return groups, False
-        again = self.closed_groups.replay.pick(number, versions, self.trainer.train_step(number))
+        again = self.closed_groups.replay.pick(number, versions, train_step)
         return groups[: size - len(again)] + again, False
 
     def apply_batch(self, batch: SampleBatch, *, settled: Callable[[str], bool]) -> None:

@@ -1,7 +1,7 @@
 """Groups that were trained before and may be trained again: which ones, and how often.
 
-It is one policy's memory of its own batches. Invariant: a group is picked only while it is within `max_staleness` at
-the step that will train it, and at most `max_uses` times in all, its first batch included.
+It is one policy's memory of its own batches. Invariant: a member is trained again only while it is within
+`max_staleness` at the step that will train it, and its group at most `max_uses` times in all, its first batch included.
 """
 
 from collections.abc import Iterable
@@ -72,13 +72,16 @@ class Replay:
         if self.rank is None:
             return []
         ranked: list[tuple[float, str]] = []
+        fresh: dict[str, BufferedGroup] = {}
         for name, trained in self._groups.items():
-            age_steps = staleness(versions, trained.group.versions, train_step)
-            if age_steps <= self.max_staleness:
-                draw = uniform(self._seed, "replay", self._policy, number, *trained.group.key.parts)
+            group = trained.group.fresh(versions, train_step, self.max_staleness)
+            if group is not None:
+                fresh[name] = group
+                age_steps = staleness(versions, group.versions, train_step)
+                draw = uniform(self._seed, "replay", self._policy, number, *group.key.parts)
                 ranked.append((float(self.rank.ask("rank", trained, age_steps=age_steps, draw=draw)), name))
         ranked.sort(reverse=True)
-        return [self._groups[name].group for _, name in ranked[: self.per_batch]]
+        return [fresh[name] for _, name in ranked[: self.per_batch]]
 
     def trained(self, group: BufferedGroup, number: int, *, worth: float, uses: int = 1) -> list[BufferedGroup]:
         """A group was in batch `number` for the first time; what has to go for it, itself perhaps."""
@@ -100,7 +103,7 @@ class Replay:
         """Take out what would be too old at `train_step`, so at every later step too."""
         old = [
             name for name, trained in self._groups.items()
-            if staleness(versions, trained.group.versions, train_step) > self.max_staleness
+            if trained.group.fresh(versions, train_step, self.max_staleness) is None
         ]  # fmt: skip
         return [self._groups.pop(name).group for name in old]
 

@@ -20,14 +20,14 @@ from astraflow.messages import Reason, SampleBatch, Task, Trajectory
 from tests.dataflow.dataflow_world import World, config_of, turn
 
 DIGESTS = {
-    ("grpo", "none"): "a2451c6532391e79",
-    ("dr-grpo", "none"): "7161e3601a99d017",
-    ("rloo", "none"): "e3ea9fe3858154ac",
-    ("reward", "none"): "d048435d8454c47a",
-    ("grpo", "prioritized"): "3c7b28e998242a87",
-    ("dr-grpo", "prioritized"): "0df16f4327033337",
-    ("rloo", "prioritized"): "6946606e6f2f01f3",
-    ("reward", "prioritized"): "d9d0019dc53d4f97",
+    ("grpo", "none"): "166c4921694b8188",
+    ("dr-grpo", "none"): "589bba57b4c617fa",
+    ("rloo", "none"): "fad82a581e6f4438",
+    ("reward", "none"): "f886872bb6dc3d87",
+    ("grpo", "prioritized"): "0f39d207149d1ca8",
+    ("dr-grpo", "prioritized"): "2ed0cbdc0100ea91",
+    ("rloo", "prioritized"): "2238b80d1532d570",
+    ("reward", "prioritized"): "e0fe72259677366b",
 }
 
 
