@@ -171,8 +171,8 @@ class Simulation:
         self.free += 1
         self.sequence += 1
         reward = float(self.rng.random() < self.chance(task.payload["index"]))
-        verdict = self.core.on_episode(episode_of(task, reward, version), self.sequence)
-        return bool(verdict.fates) or self.config.sources[task.source].extra > 0
+        taken = self.core.on_episode(episode_of(task, reward, version), self.sequence)
+        return bool(taken.fates) or self.config.sources[task.source].extra > 0
 
     def _trained(self) -> bool:
         """A step is done."""
@@ -204,7 +204,6 @@ def episode_of(task: Task, reward: float, version: int) -> Episode:
         versions=(VersionSpan(version=version, start=0, end=2),),
     )  # fmt: skip
     return Episode(
-        task_id=task.id, attempt=task.attempt, group_id=task.group_id, group_size=task.group_size, member=task.member,
-        source=task.source, env=task.env, reason=Reason.OK, feeds=task.feeds, correct=reward,
+        **task.ref(), task_id=task.id, reason=Reason.OK, correct=reward,
         trajectories=(Trajectory(policy=POLICY, turns=(turn,), reward=reward),),
     )  # fmt: skip

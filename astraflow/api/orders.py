@@ -12,7 +12,7 @@ from typing import Any
 from astraflow.bus import Bus
 from astraflow.config import RunConfig
 from astraflow.dataflow.submissions import MOST_MEMBERS, PREFIX
-from astraflow.dataflow.trained_by import feeds_of
+from astraflow.dataflow.tasks import trained_by
 from astraflow.errors import BusError, ConfigError
 from astraflow.messages import Control, ControlKind, Event, Submission
 from astraflow.messages.ids import GroupKey, group_id
@@ -42,7 +42,7 @@ class RunOrders:
             raise ConfigError(f"run {run} has no environment {env!r}; it has {', '.join(self.config.envs)}")
         if self.config.run.deterministic:
             raise ConfigError(f"run {run} is deterministic: what comes when is not repeatable")
-        if not feeds_of(self.config, env):
+        if not trained_by(self.config, env):
             raise ConfigError(f"environment {env} trains no policy of run {run}")
         if not 0 <= group_size <= MOST_MEMBERS:
             raise ConfigError(f"group_size is {group_size}, expected 1 to {MOST_MEMBERS}, or 0")

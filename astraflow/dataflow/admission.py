@@ -22,12 +22,12 @@ class Proposal(NamedTuple):
 
 
 def by_credit(
-    mixer: Mixer, flows: Mapping[str, PolicyFlow], feeds: Mapping[str, tuple[str, ...]], *, tightest: bool = False
+    mixer: Mixer, flows: Mapping[str, PolicyFlow], trained_by: Mapping[str, tuple[str, ...]], *, tightest: bool = False
 ) -> list[Proposal]:
     """Groups until no policy has credit or no source has groups.
 
     Args:
-        feeds: per source, the trainable policies that it feeds.
+        trained_by: per source, the policies that learn from it.
         tightest: a group waits until all policies that it feeds have credit, those apart that need nothing more.
     """
     live = {name for name, flow in flows.items() if not flow.over}
@@ -37,12 +37,12 @@ def by_credit(
     while hungry := {name for name, flow in flows.items() if flow.credit(more[name]) > LEAST_CREDIT}:
         held_up = live - hungry if tightest else set()
         choice = trial.choose(
-            source for source, fed in feeds.items() if hungry.intersection(fed) and not held_up.intersection(fed)
+            source for source, fed in trained_by.items() if hungry.intersection(fed) and not held_up.intersection(fed)
         )
         if choice is None:
             break
         source, position = choice.key.source, choice.position
-        fed = feeds[source]
+        fed = trained_by[source]
         oldest = {name: flows[name].oldest_useful(more[name]) for name in fed if name in hungry}
         proposals.append(Proposal(choice, {name: version for name, version in oldest.items() if version > 0}))
         trial.advance(source, position)
@@ -51,7 +51,7 @@ def by_credit(
     return proposals
 
 
-def cohort(mixer: Mixer, flows: Mapping[str, PolicyFlow], feeds: Mapping[str, tuple[str, ...]]) -> list[Proposal]:
+def cohort(mixer: Mixer, flows: Mapping[str, PolicyFlow], trained_by: Mapping[str, tuple[str, ...]]) -> list[Proposal]:
     """Everything that the next batches lack, all at once, less what is in flight; [] unless every trainer is idle.
 
     What this gives depends on batches and versions only, never on the order in which episodes came.
@@ -63,11 +63,11 @@ def cohort(mixer: Mixer, flows: Mapping[str, PolicyFlow], feeds: Mapping[str, tu
     trial = mixer.copy()
     proposals = []
     while hungry := {name for name, count in lacking.items() if count > 0}:
-        choice = trial.choose(source for source, fed in feeds.items() if hungry.intersection(fed))
+        choice = trial.choose(source for source, fed in trained_by.items() if hungry.intersection(fed))
         if choice is None:
             break
         source, position = choice.key.source, choice.position
-        fed = [name for name in feeds[source] if name in live]
+        fed = [name for name in trained_by[source] if name in live]
         proposals.append(Proposal(choice, {name: live[name].trainer.version for name in fed}))
         trial.advance(source, position)
         for name in fed:

@@ -1,4 +1,4 @@
-"""A group's rewards become advantages: GRPO, Dr.GRPO, RLOO or the rewards themselves, on one group at a time.
+"""A group's rewards become advantages: GRPO, Dr.GRPO, RLOO or the rewards themselves, on one group and role at a time.
 
 Not here: filtering of groups without signal (dataflow), normalisation over a batch and the use in a loss (`losses/`).
 Invariant: but for `reward`, advantages of a group sum to 0, and are exactly 0 when all its rewards are equal or it has
@@ -7,14 +7,15 @@ A NaN or infinite reward gives NaN advantages for its whole group; the learner r
 Axes: G group member. Groups may have any size ≥ 1, and sizes may differ within a batch.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from astraflow.errors import ConfigError, EmptyGroupError
+from astraflow.errors import EmptyGroupError
 
 Rewards = NDArray[np.float64]
+Scores = Mapping[str, float]  # a member's, by role
 AdvantageFunction = Callable[[Rewards], Rewards]
 
 # A group whose rewards differ by rounding noise only isn't blown up to unit size.
@@ -86,9 +87,16 @@ ADVANTAGES: Mapping[str, AdvantageFunction] = {
 }
 
 
-def advantage_function(name: str) -> AdvantageFunction:
-    """The estimator that `[policies.<name>.trainer].advantage` names. Raises ConfigError for an unknown name."""
-    try:
-        return ADVANTAGES[name]
-    except KeyError:
-        raise ConfigError(f"advantage = {name!r}, expected one of {sorted(ADVANTAGES)}") from None
+def by_role(scores_G: Sequence[Scores], advantages: AdvantageFunction) -> list[dict[str, float]]:
+    """Per member, the advantage of each of its roles among the members that have the role.
+
+    In self-play one policy is both sides, and a mean over sides would be 0 for ever. A policy in one role gets what the
+    advantage function gives for the group.
+    """
+    advantages_G: list[dict[str, float]] = [{} for _ in scores_G]
+    for role in sorted({role for scores in scores_G for role in scores}):
+        members = [member for member, scores in enumerate(scores_G) if role in scores]
+        values = advantages(np.array([scores_G[member][role] for member in members], dtype=np.float64))
+        for member, value in zip(members, values.tolist(), strict=True):
+            advantages_G[member][role] = value
+    return advantages_G

@@ -10,55 +10,37 @@ again in another interleaving, never train a task twice; every issued task ends 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any
 
 from astraflow.config import RunConfig
 from astraflow.dataflow import ledger
 from astraflow.dataflow.deadlines import Deadlines
 from astraflow.dataflow.evals import EvalScore
-from astraflow.dataflow.groups import OpenGroup, Taken
-from astraflow.dataflow.knobs import knobs_of
+from astraflow.dataflow.groups import Arrival, OpenGroup
+from astraflow.dataflow.ledger import Fate
 from astraflow.dataflow.plan import plan
 from astraflow.dataflow.snapshot import Snapshot, decode_snapshot, encode_snapshot
 from astraflow.dataflow.state import DataflowState
-from astraflow.dataflow.submissions import MOST_MEMBERS, PREFIX
 from astraflow.dataflow.tasks import Payload, tasks_of
-from astraflow.errors import ConfigError
+from astraflow.dataflow.user_orders import UserOrders
 from astraflow.messages import (
-    Control,
-    ControlKind,
     Decision,
     DecisionKind,
     Episode,
     Progress,
-    Reason,
     SampleBatch,
-    Submission,
     Task,
 )
 from astraflow.messages.ids import GroupKey, group_id, parse_task_id
-from astraflow.named import nearest
 
 REPORT_S = 10.0  # a rollout ends an episode at its deadline; its record then needs a moment
 
 
-class VerdictKind(StrEnum):
-    """What a record was good for."""
-
-    TERMINAL = "terminal"  # it ended its task
-    RETRY = "retry"  # an attempt failed and will be issued again
-    LATE = "late"  # its task had ended, or a newer attempt replaced it
-    UNKNOWN = "unknown"  # no task of this run
-    SEEN = "seen"  # this place in the log was read before
-
-
 @dataclass(frozen=True, kw_only=True)
-class EpisodeVerdict:
+class EpisodeTaken:
     """What `on_episode` made of a record."""
 
-    kind: VerdictKind
-    fates: Mapping[str, str] = field(default_factory=dict)  # per policy, if its group closed: buffered or why not
+    arrival: Arrival
+    fates: Mapping[str, Fate] = field(default_factory=dict)  # per policy, if its group closed: what became of it
 
 
 class DataflowCore:
@@ -71,9 +53,13 @@ class DataflowCore:
             sizes: tasks per environment; None = unlimited.
         Raises: ConfigError for sources that the environments can't serve.
         """
-        self._state = DataflowState(config, sizes=sizes, snapshot=Snapshot(incarnation=incarnation))
+        self._begin(config, Snapshot(incarnation=incarnation), sizes)
+
+    def _begin(self, config: RunConfig, snapshot: Snapshot, sizes: Mapping[str, int | None]) -> None:
+        self._state = DataflowState(config, sizes=sizes, snapshot=snapshot)
         self._deadlines = Deadlines(config.dataflow.task_deadline_s + REPORT_S)
-        self._unresolved = False  # episodes that the snapshot refers to aren't here yet
+        self._unresolved = bool(self.references())  # episodes that the snapshot refers to aren't here yet
+        self.users = UserOrders(self._state)
 
     # --- snapshots ---
 
@@ -88,21 +74,19 @@ class DataflowCore:
         Raises: MessageError if it is damaged or too new, ConfigError as at the beginning.
         """
         core = cls.__new__(cls)
-        core._state = DataflowState(config, sizes=sizes, snapshot=decode_snapshot(data))
-        core._deadlines = Deadlines(config.dataflow.task_deadline_s + REPORT_S)
-        core._unresolved = bool(core.references())
+        core._begin(config, decode_snapshot(data), sizes)
         return core
 
     def references(self) -> list[int]:
         """EPISODES sequences that are still needed, sorted."""
-        return self._state.shelf.references()
+        return self._state.held.references()
 
     def resolve(self, episodes: Mapping[int, Episode]) -> None:
         """Hand in the episodes at `references()`; until then only batches and decisions may be applied.
 
         Raises: CursorError if one is missing.
         """
-        self._state.shelf.fill(episodes)
+        self._state.held.fill(episodes)
         self._unresolved = False
         for group in list(self._state.groups.values()):
             self._close_if_complete(group)  # what a decision completed meanwhile
@@ -120,22 +104,21 @@ class DataflowCore:
         """
         return plan(self._state, self._deadlines, now)
 
-    def apply_decision(self, decision: Decision) -> Mapping[str, str]:
+    def apply_decision(self, decision: Decision) -> Mapping[str, Fate]:
         """A decision is in the log. One that was applied before changes nothing.
 
-        Returns: if it closed its group, what that is now, per policy: buffered or why not.
+        Returns: if it closed its group, what became of it, per policy.
         Raises: ConfigError if the sources have another group in its place.
         """
         group = self._state.groups.get(decision.group_id)
-        key = GroupKey(decision.source, decision.epoch, decision.index)
         if decision.kind is DecisionKind.ISSUE:
-            if group is None and not self._state.is_closed(key) and self._state.known_set(decision):
+            if group is None and not self._state.is_closed(decision.key) and self._state.known_set(decision):
                 self._state.open_group(decision)
         elif group is not None and decision.kind is DecisionKind.REISSUE:
             group.reissue(decision.member, decision.attempt)
             self._state.note(group)
         elif group is not None:
-            group.give_up(decision.member, decision.reason)
+            group.give_up(decision.member, Fate(decision.reason))
             self._state.note(group)
             return self._close_if_complete(group)
         return {}
@@ -143,7 +126,7 @@ class DataflowCore:
     def giving_up(self, decision: Decision, member: int, now: float) -> Decision | None:
         """What closes a member (-1: all) of an applied decision whose task can't be made; None if it has ended."""
         group = self._state.groups.get(decision.group_id)
-        return None if group is None else group.closing(member, now=now, reason=str(Reason.ENV))
+        return None if group is None else group.closing(member, now=now, fate=Fate.ENV)
 
     def tasks_of(self, decision: Decision, payload: Payload) -> list[Task]:
         """The tasks to publish for an applied decision: none for a close, none that ended meanwhile.
@@ -156,8 +139,8 @@ class DataflowCore:
             return []
         wanted = range(decision.group_size) if decision.kind is DecisionKind.ISSUE else [decision.member]
         members = [m for m in wanted if group.seats[m].open and group.seats[m].attempt == decision.attempt]
-        if (inbox := self._state.inboxes.get(decision.source)) is not None:
-            payload = inbox.payload_of
+        if (submissions := self._state.submissions.get(decision.source)) is not None:
+            payload = submissions.payload_of
         return tasks_of(self._state.config, decision, group.env, members, payload) if members else []
 
     def unfinished(self) -> list[Decision]:
@@ -179,28 +162,28 @@ class DataflowCore:
 
     # --- episodes ---
 
-    def on_episode(self, episode: Episode, sequence: int) -> EpisodeVerdict:
+    def on_episode(self, episode: Episode, sequence: int) -> EpisodeTaken:
         """A record from EPISODES, in order of the log; `sequence` counts from 1. Never raises, whatever it says."""
         if sequence <= self._state.cursor:
-            return EpisodeVerdict(kind=VerdictKind.SEEN)
+            return EpisodeTaken(arrival=Arrival.SEEN)
         assert not self._unresolved, "resolve() comes first"
         self._state.cursor = sequence
         parsed = parse_task_id(episode.task_id)
         group = self._state.groups.get(episode.group_id)
         if parsed is None or not self._fits(episode, *parsed, group):
             self._state.unknown += 1
-            return EpisodeVerdict(kind=VerdictKind.UNKNOWN)
+            return EpisodeTaken(arrival=Arrival.UNKNOWN)
         if group is None:
-            self._count(self._state.feeds.get(parsed[1].source, ()), ledger.LATE)
-            return EpisodeVerdict(kind=VerdictKind.LATE)
-        taken = group.take(episode, sequence, max_attempts=self._state.config.dataflow.max_attempts)
+            self._count(self._state.trained_by.get(parsed[1].source, ()), ledger.LATE)
+            return EpisodeTaken(arrival=Arrival.LATE)
+        arrival = group.seat_record(episode, sequence, max_attempts=self._state.config.dataflow.max_attempts)
         self._state.note(group)
-        if taken is not Taken.TERMINAL:
-            self._count(group.feeds, ledger.LATE if taken is Taken.LATE else ledger.RETRIED)
-            return EpisodeVerdict(kind=VerdictKind(taken.value))
+        if arrival is not Arrival.TERMINAL:
+            self._count(group.trained_by, ledger.LATE if arrival is Arrival.LATE else ledger.RETRIED)
+            return EpisodeTaken(arrival=arrival)
         if group.seats[episode.member].sequence:
-            self._state.shelf.put(sequence, episode)
-        return EpisodeVerdict(kind=VerdictKind.TERMINAL, fates=self._close_if_complete(group))
+            self._state.held.put(sequence, episode)
+        return EpisodeTaken(arrival=Arrival.TERMINAL, fates=self._close_if_complete(group))
 
     def _fits(self, episode: Episode, incarnation: str, key: GroupKey, member: int, group: OpenGroup | None) -> bool:
         """The record names a task that was issued, and its fields agree on which one."""
@@ -214,7 +197,7 @@ class DataflowCore:
         for policy in policies:
             self._state.flows[policy].count(reason)
 
-    def _close_if_complete(self, group: OpenGroup) -> dict[str, str]:
+    def _close_if_complete(self, group: OpenGroup) -> dict[str, Fate]:
         return self._state.close_group(group) if group.complete and not self._unresolved else {}
 
     # --- batches ---
@@ -243,66 +226,11 @@ class DataflowCore:
         """Metric values (kind dataflow) of the policy's last batch; names are those of messages/metric_names.py."""
         return self._state.flows[policy].batch_values() | self._state.select_metrics(policy)
 
-    # --- knobs of data algorithms, changed while the run goes on ---
-
-    def knobs(self) -> dict[str, Any]:
-        """Every knob by its key in the run file, and its value now."""
-        return {key: getattr(stage.algorithm, name, None) for key, (stage, name) in knobs_of(self._state).items()}
-
-    def set_knob(self, key: str, value: Any) -> None:
-        """Change one from now on; it stays changed after a restart. Raises ConfigError for a wrong key or value."""
-        known = knobs_of(self._state)
-        if key not in known:
-            raise ConfigError(f"there is no knob {key!r}{nearest(key, known)}")
-        stage, name = known[key]
-        stage.set_knob(name, value)
-        for source in self._state.mixer.sources.values():
-            source.forget()
-
-    # --- what users want ---
-
-    def on_submission(self, submission: Submission, sequence: int) -> str:
-        """A task from SUBMIT, in order of the log. Returns why it isn't done; "" = it will be."""
-        if sequence <= self._state.submitted_to:
-            return ""
-        self._state.submitted_to = sequence
-        inbox = self._state.inboxes.get(f"{PREFIX}{submission.env}")
-        if inbox is None:
-            return f"submission {sequence} is for environment {submission.env[:80]!r}, which takes none"
-        if not 0 <= submission.group_size <= MOST_MEMBERS:
-            return f"submission {sequence} has group_size {submission.group_size}, expected at most {MOST_MEMBERS}"
-        if not self._state.feeds[inbox.name]:
-            return f"submission {sequence}: environment {submission.env} trains no policy of this run"
-        inbox.add(sequence, submission)
-        return ""
-
-    def on_control(self, control: Control, sequence: int) -> str:
-        """An order from CONTROL, in order of the log. Returns why it isn't carried out; "" = it is."""
-        if sequence <= self._state.controlled_to:
-            return ""
-        self._state.controlled_to = sequence
-        try:
-            self._carry_out(control)
-        except ConfigError as exc:
-            return str(exc)
-        return ""
-
-    def _carry_out(self, control: Control) -> None:
-        match control.kind:
-            case ControlKind.PAUSE | ControlKind.RESUME:
-                self._state.paused = control.kind is ControlKind.PAUSE
-            case ControlKind.SET:
-                self.set_knob(control.name, control.value)
-            case ControlKind.EVALUATE:
-                if control.name not in self._state.evals:
-                    raise ConfigError(f"there is no [eval.{control.name}]{nearest(control.name, self._state.evals)}")
-                self._state.evals[control.name].state.requested = True
-
     # --- evaluations, the end, and what people want to know ---
 
     def eval_results(self) -> list[EvalScore]:
         """Scores of the rounds that closed since the last call, per set and policy: fields of a `Metrics`."""
-        return [score for each in self._state.evals.values() for score in each.take_scores()]
+        return [score for eval_set in self._state.evals.values() for score in eval_set.take_scores()]
 
     @property
     def finished(self) -> bool:
@@ -310,7 +238,10 @@ class DataflowCore:
         return (
             all(flow.trainer.finished for flow in self._state.flows.values())
             and not self._state.groups
-            and not any(each.open or each.due(self._state.trainers) is not None for each in self._state.evals.values())
+            and not any(
+                eval_set.open or eval_set.due(self._state.trainers) is not None
+                for eval_set in self._state.evals.values()
+            )
         )
 
     def ledger(self, policy: str) -> dict[str, int]:
@@ -331,5 +262,5 @@ class DataflowCore:
         if self._state.paused:
             return f"a user, who paused the run: {len(self._state.groups)} groups are still open"
         waits = [flow.waits_for() for flow in self._state.flows.values()]
-        waits += [sentence for each in self._state.evals.values() if (sentence := each.waits_for())]
+        waits += [sentence for eval_set in self._state.evals.values() if (sentence := eval_set.waits_for())]
         return "; ".join(waits)

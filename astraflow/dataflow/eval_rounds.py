@@ -1,15 +1,16 @@
-"""What the answers of one evaluation round add up to.
+"""What the answers of one evaluation round add up to: means, pass@k, and how sure they are.
 
 It doesn't know when a round is due. Invariant: sums are over closed tasks only, in whatever order they close; in
 snapshots, so fields are only ever appended.
+Axes: Q tasks (questions) of an evaluation.
 """
 
 import math
+from collections.abc import Sequence
 
 import msgspec
 
-from astraflow.dataflow.pass_at import ladder, pass_at, standard_error
-from astraflow.dataflow.samples import Judged, judge
+from astraflow.dataflow.samples import JudgedMember, judge_episode
 from astraflow.messages import Episode
 from astraflow.messages.metric_names import (
     EVAL_CORRECT,
@@ -24,6 +25,30 @@ from astraflow.messages.metric_names import (
 )
 
 
+def pass_at(k: int, *, answers: int, right: int) -> float:
+    """The chance that at least one of k answers is right, estimated without bias from `answers` ≥ k of them.
+
+    1 − C(answers − right, k) / C(answers, k). Source: arXiv:2107.03374 §2.1.
+    """
+    assert 1 <= k <= answers, (k, answers)
+    return 1.0 - math.comb(answers - right, k) / math.comb(answers, k)
+
+
+def ladder(repeats: int) -> tuple[int, ...]:
+    """The k that are reported for so many answers per task: 2, 4, 8, … and all of them; () for one answer."""
+    powers = [1 << exponent for exponent in range(1, repeats.bit_length())]
+    return tuple(sorted({*powers, repeats} - {1}))
+
+
+def standard_error(means_Q: Sequence[float]) -> float | None:
+    """Of the mean over tasks, from how the tasks differ; None for fewer than two."""
+    count = len(means_Q)
+    if count < 2:
+        return None
+    mean = math.fsum(means_Q) / count
+    return math.sqrt(math.fsum((task_mean - mean) ** 2 for task_mean in means_Q) / (count - 1) / count)
+
+
 class Tally(msgspec.Struct):
     """Sums of one policy over a round."""
 
@@ -33,12 +58,12 @@ class Tally(msgspec.Struct):
     newest_version: int = -1
     means: list[float] = []  # mean reward of each closed task
 
-    def add(self, answers: list[Judged]) -> None:
+    def add_answers(self, answers: list[JudgedMember]) -> None:
         """The valid answers to one task."""
-        self.rewards += sum(each.reward for each in answers)
+        self.rewards += sum(answer.reward for answer in answers)
         self.size += len(answers)
-        self.means.append(sum(each.reward for each in answers) / len(answers))
-        versions = [version for each in answers for version in each.versions]
+        self.means.append(sum(answer.reward for answer in answers) / len(answers))
+        versions = [version for answer in answers for version in answer.versions]
         known = [self.oldest_version] if self.oldest_version >= 0 else []
         self.oldest_version, self.newest_version = min(known + versions), max(self.newest_version, *versions)
 
@@ -75,22 +100,22 @@ class Round(msgspec.Struct):
         """All records of one task are in: these, and `failed` members without one."""
         self.closed += 1
         self.failed += failed
-        answers: dict[str, list[Judged]] = {}
+        answers: dict[str, list[JudgedMember]] = {}
         corrects = []
         for episode in episodes:
             self.ended_at = max(self.ended_at, episode.ended_at)
-            valid = {policy: judged for policy in policies if not (judged := judge(episode, policy)).fate}
+            valid = {policy: judged for policy in policies if (judged := judge_episode(episode, policy)).fate is None}
             self.failed += not valid
             for policy, judged in valid.items():
                 answers.setdefault(policy, []).append(judged)
             if valid and episode.correct is not None and math.isfinite(episode.correct):
                 corrects.append(episode.correct)
-        for policy, given in answers.items():
-            self.tallies.setdefault(policy, Tally()).add(given)
+        for policy, valid_answers in answers.items():
+            self.tallies.setdefault(policy, Tally()).add_answers(valid_answers)
         if corrects:
             self.corrects += sum(corrects)
             self.graded += len(corrects)
-            self.tasks.append(Graded(len(corrects), sum(each >= 1 for each in corrects), sum(corrects)))
+            self.tasks.append(Graded(len(corrects), sum(correct >= 1 for correct in corrects), sum(corrects)))
 
     def values(self, policy: str, *, repeats: int) -> dict[str, float]:
         """The metrics of kind eval."""
@@ -103,10 +128,10 @@ class Round(msgspec.Struct):
             values[EVAL_REWARD_SE] = error
         if self.graded:
             values[EVAL_CORRECT] = self.corrects / self.graded
-        if (error := standard_error([each.mean for each in self.tasks])) is not None:
+        if (error := standard_error([task.mean for task in self.tasks])) is not None:
             values[EVAL_CORRECT_SE] = error
         for k in ladder(repeats):
-            chances = [pass_at(k, answers=each.answers, right=each.right) for each in self.tasks if each.answers >= k]
+            chances = [pass_at(k, answers=task.answers, right=task.right) for task in self.tasks if task.answers >= k]
             if chances:
                 values[EVAL_PASS_AT.of(k)] = math.fsum(chances) / len(chances)
         if self.ended_at > self.began_at:

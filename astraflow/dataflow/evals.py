@@ -1,4 +1,4 @@
-"""Evaluation rounds: when one is due and which tasks it has; what comes out is added up in rounds.py.
+"""Evaluation rounds: when one is due and which tasks it has; what comes out is added up in eval_rounds.py.
 
 It takes no credit and makes no samples. Invariant: a round is begun only while no other of its set is open; rounds
 are numbered upwards, and one that was missed meanwhile is skipped for the newest. (When logs are read again, decisions
@@ -88,7 +88,7 @@ class EvalSet:
         first = self.section.first
         return [GroupKey(self.source, number, index) for index in range(first + issued, first + size)]
 
-    def opened(self, decision: Decision) -> None:
+    def group_opened(self, decision: Decision) -> None:
         """A group of a round was issued; the first one begins the round."""
         state, number = self.state, decision.eval_round
         if number not in state.rounds:
@@ -97,7 +97,9 @@ class EvalSet:
             state.last_round, state.last_versions, state.requested = number, versions, False
         state.rounds[number].issued += 1
 
-    def closed(self, number: int, episodes: list[Episode], *, failed: int, trainers: Mapping[str, TrainerView]) -> None:
+    def group_closed(
+        self, number: int, episodes: list[Episode], *, failed: int, trainers: Mapping[str, TrainerView]
+    ) -> None:
         """A group of round `number` closed with these episodes and `failed` members without one."""
         current = self.state.rounds[number]
         current.close_task(episodes, self.policies, failed=failed)

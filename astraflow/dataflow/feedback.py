@@ -28,7 +28,7 @@ class PendingResult(msgspec.Struct):
 
 def mean_correct(episodes: Iterable[Episode]) -> float | None:
     """Over those with a notion of it; None if there is none."""
-    values = [each.correct for each in episodes if each.correct is not None and math.isfinite(each.correct)]
+    values = [episode.correct for episode in episodes if episode.correct is not None and math.isfinite(episode.correct)]
     return sum(values) / len(values) if values else None
 
 
@@ -45,7 +45,7 @@ class Feedback:
         self._ordered = ordered
         self.pending = list(pending)
 
-    def closed(
+    def group_closed(
         self, key: GroupKey, ordinal: int, rewards: Mapping[str, tuple[float, ...]], correct: float | None
     ) -> None:
         """A training group closed. One without a valid reward teaches nothing."""
@@ -60,13 +60,13 @@ class Feedback:
             cohort_from: issue order of the first group of a cohort that is half issued.
         """
         limit = min(open_from, cohort_from) if self._ordered else math.inf
-        due = sorted((each for each in self.pending if each.ordinal < limit), key=lambda each: each.ordinal)
-        self.pending = [each for each in self.pending if each.ordinal >= limit]
-        for each in due:
-            if source := self._sources.get(each.source):
+        due = sorted((result for result in self.pending if result.ordinal < limit), key=lambda result: result.ordinal)
+        self.pending = [result for result in self.pending if result.ordinal >= limit]
+        for result in due:
+            if source := self._sources.get(result.source):
                 source.observe(
                     GroupResult(
-                        index=each.index, epoch=each.epoch, rewards=each.rewards, correct=each.correct,
-                        batch_groups=self._batch_groups[each.source],
+                        index=result.index, epoch=result.epoch, rewards=result.rewards, correct=result.correct,
+                        batch_groups=self._batch_groups[result.source],
                     )
                 )  # fmt: skip

@@ -4,8 +4,8 @@ It knows no policy, no reward and no clock. States of a seat:
 
     open ──record──▶ done                 the record may be trained on; its episode is kept
     open ──failure─▶ open, retry          infra or timeout, and attempts are left; a REISSUE makes it open again
-    open ──failure─▶ failed(reason)       any other reason, or no attempt is left
-    open ──CLOSE───▶ failed(reason)       no record by the deadline of the last attempt, or nobody needs it any more
+    open ──failure─▶ failed(fate)         any other reason, or no attempt is left
+    open ──CLOSE───▶ failed(fate)         no record by the deadline of the last attempt, or nobody needs it any more
 
 Invariant: a seat leaves `open` once. Whichever attempt's record comes first counts; all others are late.
 """
@@ -14,18 +14,21 @@ from enum import StrEnum
 
 import msgspec
 
+from astraflow.dataflow.ledger import Fate
 from astraflow.messages import TRAINABLE_REASONS, Decision, DecisionKind, Episode, Reason
 from astraflow.messages.ids import GroupKey
 
 RETRIED_REASONS = frozenset({Reason.INFRA, Reason.TIMEOUT})
 
 
-class Taken(StrEnum):
-    """What a record did to its group."""
+class Arrival(StrEnum):
+    """What a record was good for."""
 
-    TERMINAL = "terminal"  # it is its task's terminal record
-    RETRY = "retry"  # the task is to be issued again
-    LATE = "late"  # the task has a terminal record already, or a newer attempt replaced this one
+    TERMINAL = "terminal"  # it ended its task
+    RETRY = "retry"  # its attempt failed and will be issued again
+    LATE = "late"  # its task had ended, or a newer attempt replaced it
+    UNKNOWN = "unknown"  # no task of this run
+    SEEN = "seen"  # this place in the log was read before
 
 
 class Seat(msgspec.Struct):
@@ -34,11 +37,16 @@ class Seat(msgspec.Struct):
     attempt: int = 0
     retry: bool = False
     sequence: int = 0  # of the kept episode in EPISODES; 0 = none
-    failure: str = ""  # why there is no episode; "" = open or done
+    failure: str = ""  # the fate of a member without an episode; "" = open or done
 
     @property
     def open(self) -> bool:
         return not self.sequence and not self.failure
+
+    @property
+    def fate(self) -> Fate | None:
+        """Why there is no episode; None = open or done."""
+        return Fate(self.failure) if self.failure else None
 
 
 class OpenGroup(msgspec.Struct):
@@ -46,7 +54,7 @@ class OpenGroup(msgspec.Struct):
 
     decision: Decision  # that issued it
     env: str
-    feeds: tuple[str, ...]  # trainable policies
+    trained_by: tuple[str, ...] = msgspec.field(name="feeds")  # the policies that learn from it
     ordinal: int  # counts issued groups; older is smaller
     seats: list[Seat]
 
@@ -56,7 +64,7 @@ class OpenGroup(msgspec.Struct):
 
     @property
     def key(self) -> GroupKey:
-        return GroupKey(self.decision.source, self.decision.epoch, self.decision.index)
+        return self.decision.key
 
     @property
     def wanted(self) -> int:
@@ -86,21 +94,21 @@ class OpenGroup(msgspec.Struct):
         """Members without a terminal record."""
         return [member for member, seat in enumerate(self.seats) if seat.open]
 
-    def take(self, episode: Episode, sequence: int, *, max_attempts: int) -> Taken:
+    def seat_record(self, episode: Episode, sequence: int, *, max_attempts: int) -> Arrival:
         """Put a record in its member's seat. `sequence` is its place in EPISODES, from 1 on."""
         seat = self.seats[episode.member]
         if not seat.open:
-            return Taken.LATE
+            return Arrival.LATE
         if episode.reason in TRAINABLE_REASONS:
             seat.sequence, seat.retry = sequence, False
-            return Taken.TERMINAL
+            return Arrival.TERMINAL
         if episode.attempt < seat.attempt or seat.retry:
-            return Taken.LATE
+            return Arrival.LATE
         if episode.reason in RETRIED_REASONS and seat.attempt + 1 < max_attempts:
             seat.retry = True
-            return Taken.RETRY
-        seat.failure = str(episode.reason)
-        return Taken.TERMINAL
+            return Arrival.RETRY
+        seat.failure = Fate(episode.reason)
+        return Arrival.TERMINAL
 
     def reissue(self, member: int, attempt: int) -> None:
         """The member's task was issued again. An attempt that isn't newer changes nothing."""
@@ -108,11 +116,11 @@ class OpenGroup(msgspec.Struct):
         if seat.open and attempt > seat.attempt:
             seat.attempt, seat.retry = attempt, False
 
-    def give_up(self, member: int, reason: str) -> None:
+    def give_up(self, member: int, fate: Fate) -> None:
         """Close the member without a record, or all open ones if member = -1."""
         for seat in self.seats if member < 0 else [self.seats[member]]:
             if seat.open:
-                seat.failure, seat.retry = reason, False
+                seat.failure, seat.retry = fate, False
 
     def again(self, member: int, *, attempt: int, now: float, reason: str) -> Decision:
         """The decision that issues a member's task another time."""
@@ -127,8 +135,8 @@ class OpenGroup(msgspec.Struct):
             **({} if attempt == 0 else {"cohort_id": "", "cohort_size": 0}),
         )
 
-    def closing(self, member: int, *, now: float, reason: str) -> Decision:
+    def closing(self, member: int, *, now: float, fate: Fate) -> Decision:
         """The decision that gives a member up; member = -1 gives up all that are open."""
         return msgspec.structs.replace(
-            self.decision, kind=DecisionKind.CLOSE, member=member, decided_at=now, reason=reason
+            self.decision, kind=DecisionKind.CLOSE, member=member, decided_at=now, reason=fate
         )

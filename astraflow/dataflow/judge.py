@@ -1,34 +1,53 @@
-"""What one policy makes of a closed group: which members count, and whether it is trained on.
+"""What one policy makes of a closed group: which members count, their advantages, and whether it is trained on.
 
-It keeps no group and counts nothing. Invariant: the same group and episodes give the same answer, in every process.
+It keeps no group and counts nothing. Invariants: a group is judged once, and everything behind this uses what came of
+it; the same group and episodes give the same answer, in every process.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from astraflow.config import RunConfig, TrainerSection
-from astraflow.dataflow import ledger
 from astraflow.dataflow.advantages import AdvantageFunction
 from astraflow.dataflow.buffer import BufferedGroup
 from astraflow.dataflow.filters import FILTERS, ClosedGroup, Filter
 from astraflow.dataflow.groups import OpenGroup
 from astraflow.dataflow.held_episodes import HeldEpisodes
-from astraflow.dataflow.overlong import Overlong
-from astraflow.dataflow.role_groups import strongest
-from astraflow.dataflow.samples import Judged, judge
+from astraflow.dataflow.ledger import Fate
+from astraflow.dataflow.samples import JudgedMember, Overlong, judge_episode
 from astraflow.dataflow.stages import Stage, StageState
 
 
-def buffered(group: OpenGroup, valid: Mapping[int, Judged]) -> BufferedGroup:
-    """The group with these of its members, as it waits to be trained."""
-    roles = tuple(dict(each.scores) for each in valid.values())
-    return BufferedGroup(
-        group.id, group.key, group.ordinal, tuple(valid), tuple(group.seats[member].sequence for member in valid),
-        tuple(each.score for each in valid.values()),
-        tuple(sorted({version for each in valid.values() for version in each.versions})),
-        () if all(list(each) == [""] for each in roles) else roles,
-    )  # fmt: skip
+@dataclass(frozen=True, kw_only=True)
+class JudgedGroup:
+    """A closed group as one policy sees it."""
+
+    id: str
+    members: tuple[JudgedMember, ...]  # all of them, in order
+    counted: BufferedGroup | None  # those that count, with their advantages; None: not one does
+    fate: Fate  # BUFFERED: it may be trained
+    filter: str = ""  # that dropped it, where its fate is FILTERED
+
+    @property
+    def reason(self) -> str:
+        """What the ledger counts its valid members under."""
+        return self.filter or str(self.fate)
+
+    @property
+    def valid(self) -> list[JudgedMember]:
+        """The members with a valid reward, in order."""
+        return [member for member in self.members if member.fate is None]
+
+    @property
+    def rewards(self) -> tuple[float, ...]:
+        """Theirs, as they were graded."""
+        return tuple(member.reward for member in self.valid)
+
+    def met(self, fate: Fate) -> "JudgedGroup":
+        """The same group with another fate."""
+        return replace(self, fate=fate, filter="")
 
 
 class Judge:
@@ -36,12 +55,13 @@ class Judge:
 
     def __init__(
         self, config: RunConfig, policy: str, section: TrainerSection, advantages: AdvantageFunction,
-        saved: Mapping[str, StageState],
+        held: HeldEpisodes, saved: Mapping[str, StageState],
     ) -> None:  # fmt: skip
         """`saved`: its filters' states by name. Raises ConfigError."""
         self._policy = policy
         self._min_group_size = config.dataflow.min_group_size
         self._advantages = advantages
+        self._held = held
         longest = config.policies[policy].sampling.max_new_tokens
         self._overlong = Overlong(section.overlong_penalty, longest, section.overlong_window * longest)
         path = f"policies.{policy}.trainer.filters"
@@ -50,22 +70,49 @@ class Judge:
             for name in section.filters
         }
 
-    def judged(self, group: OpenGroup, shelf: HeldEpisodes) -> list[Judged]:
-        """Each member: valid, or why it can't be trained on."""
-        return [
-            judge(shelf[seat.sequence], self._policy, self._overlong) if seat.sequence else Judged(fate=seat.failure)
-            for seat in group.seats
-        ]
+    def judge(self, group: OpenGroup) -> JudgedGroup:
+        """Whether the group is trained: it is large enough, and no filter drops it."""
+        members = self._members(group)
+        counted = self._counted(group, members)
+        judged = JudgedGroup(id=group.id, members=members, counted=counted, fate=Fate.BUFFERED)
+        if counted is None or len(counted.members) < min(self._min_group_size or group.wanted, group.wanted):
+            return judged.met(Fate.SMALL_GROUP)
+        dropped_by = self._dropped_by(counted)
+        return replace(judged, fate=Fate.FILTERED, filter=dropped_by) if dropped_by is not None else judged
 
-    def reason_against(self, group: OpenGroup, valid: Mapping[int, Judged], shelf: HeldEpisodes) -> str:
-        """Why a group with these valid members isn't trained; "" = it is."""
-        wanted = group.wanted
-        if len(valid) < max(1, min(self._min_group_size or wanted, wanted)):
-            return ledger.SMALL_GROUP
-        rewards_G = np.array([each.score for each in valid.values()], dtype=np.float64)
-        closed = ClosedGroup(
-            policy=self._policy, key=group.key, rewards_G=rewards_G,
-            advantages_G=strongest([each.scores for each in valid.values()], self._advantages),
-            episodes_G=tuple(shelf[group.seats[member].sequence] for member in valid),
+    def judge_decided(self, group: OpenGroup, fate: Fate) -> JudgedGroup:
+        """The same for a group whose fate is known already: no filter is asked."""
+        members = self._members(group)
+        return JudgedGroup(id=group.id, members=members, counted=self._counted(group, members), fate=fate)
+
+    def _members(self, group: OpenGroup) -> tuple[JudgedMember, ...]:
+        return tuple(
+            judge_episode(self._held[seat.sequence], self._policy, self._overlong)
+            if seat.sequence
+            else JudgedMember(fate=seat.fate)
+            for seat in group.seats
+        )
+
+    def _counted(self, group: OpenGroup, members: tuple[JudgedMember, ...]) -> BufferedGroup | None:
+        valid = [at for at, member in enumerate(members) if member.fate is None]
+        if not valid:
+            return None
+        judged = [members[at] for at in valid]
+        roles = tuple(dict(member.scores) for member in judged)
+        counted = BufferedGroup(
+            group.id, group.key, group.ordinal, tuple(valid), tuple(group.seats[at].sequence for at in valid),
+            tuple(member.score for member in judged),
+            tuple(sorted({version for member in judged for version in member.versions})),
+            () if all(list(scores) == [""] for scores in roles) else roles,
+            sampled_by=tuple(member.versions for member in judged),
         )  # fmt: skip
-        return next((name for name, each in self.filters.items() if each.ask("drops", closed)), "")
+        return counted.with_advantages(self._advantages)
+
+    def _dropped_by(self, counted: BufferedGroup) -> str | None:
+        """The first filter that drops the group; None: it passes all."""
+        closed = ClosedGroup(
+            policy=self._policy, key=counted.key, rewards_G=np.array(counted.rewards, dtype=np.float64),
+            advantages_G=counted.strongest_G,
+            episodes_G=tuple(self._held[sequence] for sequence in counted.sequences),
+        )  # fmt: skip
+        return next((name for name, stage in self.filters.items() if stage.ask("drops", closed)), None)

@@ -8,10 +8,11 @@ from collections.abc import Mapping
 
 import msgspec
 
-from astraflow.dataflow import admission, ledger
+from astraflow.dataflow import admission
 from astraflow.dataflow.deadlines import Deadlines
 from astraflow.dataflow.evals import EvalSet
 from astraflow.dataflow.groups import OpenGroup
+from astraflow.dataflow.ledger import Fate
 from astraflow.dataflow.snapshot import Cohort
 from astraflow.dataflow.sources import Choice
 from astraflow.dataflow.state import DataflowState
@@ -25,14 +26,14 @@ def plan(state: DataflowState, deadlines: Deadlines, now: float) -> list[Decisio
     if state.paused:
         return decisions
     if not state.deterministic:
-        for each in state.evals.values():
-            decisions += _eval_round(state, each, now)
+        for eval_set in state.evals.values():
+            decisions += _eval_round(state, eval_set, now)
         return decisions + _training(state, now)
     if decisions or any(not flow.idle for flow in state.flows.values() if not flow.over):
         return decisions
-    for each in state.evals.values():
-        if each.open or not state.groups:
-            decisions = decisions or _eval_round(state, each, now)
+    for eval_set in state.evals.values():
+        if eval_set.open or not state.groups:
+            decisions = decisions or _eval_round(state, eval_set, now)
     return decisions or _training(state, now)
 
 
@@ -40,13 +41,15 @@ def _open_groups(state: DataflowState, deadlines: Deadlines, now: float) -> list
     """Attempts that failed or are overdue are issued again or given up; so is what nobody can train on."""
     over = {policy for policy, flow in state.flows.items() if flow.over}
     unused = [
-        each for each in state.groups.values() if over and not each.decision.eval_set and over.issuperset(each.feeds)
+        group
+        for group in state.groups.values()
+        if over and not group.decision.eval_set and over.issuperset(group.trained_by)
     ]
-    decisions = [group.closing(-1, now=now, reason=ledger.UNUSED) for group in unused]
+    decisions = [group.closing(-1, now=now, fate=Fate.UNUSED) for group in unused]
     if unused:
         return decisions
-    satisfied, retrying = (sorted(each.values(), key=_by_issue) for each in (state.satisfied, state.retrying))
-    decisions = [group.closing(-1, now=now, reason=ledger.REDUNDANT) for group in satisfied]
+    satisfied, retrying = (sorted(groups.values(), key=_by_issue) for groups in (state.satisfied, state.retrying))
+    decisions = [group.closing(-1, now=now, fate=Fate.REDUNDANT) for group in satisfied]
     for group in retrying:
         if group.id in state.satisfied:
             continue
@@ -60,7 +63,7 @@ def _open_groups(state: DataflowState, deadlines: Deadlines, now: float) -> list
         if attempt < state.config.dataflow.max_attempts:
             decisions.append(group.again(member, attempt=attempt, now=now, reason="deadline"))
         else:
-            decisions.append(group.closing(member, now=now, reason=ledger.EXPIRED))
+            decisions.append(group.closing(member, now=now, fate=Fate.EXPIRED))
     return decisions
 
 
@@ -68,20 +71,21 @@ def _by_issue(group: OpenGroup) -> int:
     return group.ordinal
 
 
-def _eval_round(state: DataflowState, each: EvalSet, now: float) -> list[Decision]:
+def _eval_round(state: DataflowState, eval_set: EvalSet, now: float) -> list[Decision]:
     """The tasks of the set's round that is due, or of its open one as far as they weren't issued."""
-    if each.open:
-        number, current = next(reversed(each.state.rounds.items()))
+    if eval_set.open:
+        number, current = next(reversed(eval_set.state.rounds.items()))
         versions = current.versions
     else:
-        due = each.due(state.trainers)
+        due = eval_set.due(state.trainers)
         if due is None:
             return []
-        number, versions = due, {policy: state.trainers[policy].version for policy in each.trained}
-    cohort = f"{state.incarnation}/{each.source}-{number}" if state.deterministic else ""
-    tasks = each.section.size * each.section.repeats if state.deterministic else 0
+        number, versions = due, {policy: state.trainers[policy].version for policy in eval_set.trained}
+    cohort = f"{state.incarnation}/{eval_set.source}-{number}" if state.deterministic else ""
+    tasks = eval_set.section.size * eval_set.section.repeats if state.deterministic else 0
     return [
-        _issue(state, key, each.section.repeats, versions, now, cohort, tasks, each.name) for key in each.keys(number)
+        _issue(state, key, eval_set.section.repeats, versions, now, cohort, tasks, eval_set.name)
+        for key in eval_set.keys(number)
     ]
 
 
@@ -92,10 +96,10 @@ def _training(state: DataflowState, now: float) -> list[Decision]:
         return [
             _issue_choice(state, choice, versions, now)
             for choice, versions in admission.by_credit(
-                state.mixer, state.flows, state.feeds, tightest=state.config.dataflow.meter == "tightest"
+                state.mixer, state.flows, state.trained_by, tightest=state.config.dataflow.meter == "tightest"
             )
         ]
-    proposals = admission.cohort(state.mixer, state.flows, state.feeds)
+    proposals = admission.cohort(state.mixer, state.flows, state.trained_by)
     cohort = state.cohort
     if cohort.issued >= cohort.size:  # else a crash came in between, and the rest of it is due
         if state.groups:
@@ -127,8 +131,9 @@ def _issue(
     cohort_size: int = 0, eval_set: str = "",
 ) -> Decision:  # fmt: skip
     """The decision that issues a group of `size` tasks."""
+    env, trained_by = state.place_of(key.source, eval_set)
     return Decision(
-        kind=DecisionKind.ISSUE, source=key.source, epoch=key.epoch, index=key.index,
+        kind=DecisionKind.ISSUE, source=key.source, epoch=key.epoch, index=key.index, env=env, feeds=trained_by,
         group_id=group_id(state.incarnation, key), group_size=size, decided_at=now, min_versions=dict(min_versions),
         cohort_id=cohort_id, cohort_size=cohort_size, eval_set=eval_set, eval_round=key.epoch if eval_set else 0,
     )  # fmt: skip

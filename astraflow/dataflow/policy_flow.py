@@ -5,8 +5,7 @@ rules), in batches numbered 1, 2, 3…, and only if it is within `max_staleness`
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable
 
 import msgspec
 
@@ -15,12 +14,12 @@ from astraflow.dataflow import ledger
 from astraflow.dataflow.advantages import ADVANTAGES
 from astraflow.dataflow.batches import build_batch, members_of
 from astraflow.dataflow.buffer import BufferedGroup
-from astraflow.dataflow.closed_groups import ClosedGroups, Spent, StockState
+from astraflow.dataflow.closed_groups import ClosedGroups, ClosedGroupsState
 from astraflow.dataflow.groups import OpenGroup
 from astraflow.dataflow.held_episodes import HeldEpisodes
-from astraflow.dataflow.judge import Judge
+from astraflow.dataflow.judge import Judge, JudgedGroup
+from astraflow.dataflow.ledger import Fate
 from astraflow.dataflow.metering import bound, credit, next_yield
-from astraflow.dataflow.samples import Judged
 from astraflow.dataflow.since_last_batch import SinceLastBatch
 from astraflow.dataflow.stages import StageState
 from astraflow.dataflow.trainer_progress import TrainerProgress, TrainerView
@@ -38,28 +37,15 @@ class FlowState(msgspec.Struct):
     in_flight: int = 0  # open groups that feed this policy
     buffer: list[BufferedGroup] = []
     counts: dict[str, int] = {}  # tasks by terminal reason, and the counts of records
-    spent: dict[str, list[int]] = {}  # as `stock.spent` was kept before there was a stock; read, not written
     filters: dict[str, StageState] = {}
-    stock: StockState | None = None  # None: written before there was one
-
-
-def _old_stock(state: FlowState) -> StockState:
-    """From a snapshot of before there was a stock."""
-    return StockState({name: Spent(members, state.number) for name, members in state.spent.items()})
-
-
-class Settled(NamedTuple):
-    """What became of a closed group."""
-
-    fate: str  # `buffered`, or the reason against it
-    rewards: tuple[float, ...]  # of its valid members
+    closed_groups: ClosedGroupsState = msgspec.field(name="stock", default_factory=ClosedGroupsState)
 
 
 class PolicyFlow:
     """The state machine of one policy."""
 
     def __init__(
-        self, config: RunConfig, policy: str, *, shelf: HeldEpisodes, notes: deque[str], state: FlowState | None = None
+        self, config: RunConfig, policy: str, *, held: HeldEpisodes, notes: deque[str], state: FlowState | None = None
     ) -> None:
         """`notes`: sentences on groups that don't train, shared with the other flows. `state` None = the run begins."""
         section = config.policies[policy].trainer
@@ -69,25 +55,26 @@ class PolicyFlow:
         self._deterministic = config.run.deterministic
         self._max_staleness = 0 if config.run.deterministic else section.max_staleness
         self._prefetch = 0 if self._max_staleness == 0 else section.prefetch
-        self._advantages = ADVANTAGES[section.advantage]
-        self._shelf = shelf
+        self._held = held
         self.trainer = TrainerView(steps=section.steps, state=state.trainer if state else None)
         self._state = state or FlowState(trainer=TrainerProgress())
         self.trainer.last_is_out = self._state.ended
-        self.closing = Judge(config, policy, section, self._advantages, self._state.filters)
-        self.stock = ClosedGroups(
-            config, policy, shelf=shelf, notes=notes, advantages=self._advantages, max_staleness=self._max_staleness,
-            waiting=self._state.buffer, counts=self._state.counts, state=self._state.stock or _old_stock(self._state),
+        advantages = ADVANTAGES[section.advantage]
+        self.judge = Judge(config, policy, section, advantages, held, self._state.filters)
+        self.closed_groups = ClosedGroups(
+            config, policy, held=held, notes=notes, advantages=advantages, max_staleness=self._max_staleness,
+            waiting=self._state.buffer, counts=self._state.counts, state=self._state.closed_groups,
         )  # fmt: skip
-        self._window = SinceLastBatch()
+        self._since_last_batch = SinceLastBatch()
         self._batch_values: dict[str, float] = {}
 
     def state(self) -> FlowState:
         """A copy for the snapshot."""
         return msgspec.structs.replace(
-            self._state, trainer=self.trainer.state(), buffer=self.stock.buffer.groups(), spent={},
-            counts=dict(self.stock.counts), stock=self.stock.state(),
-            filters={name: each.state() for name, each in self.closing.filters.items()},
+            self._state, trainer=self.trainer.state(),
+            buffer=[group.stored() for group in self.closed_groups.buffer.groups()],
+            counts=dict(self.closed_groups.counts), closed_groups=self.closed_groups.state(),
+            filters={name: stage.state() for name, stage in self.judge.filters.items()},
         )  # fmt: skip
 
     # --- the trainer and its credit ---
@@ -110,7 +97,7 @@ class PolicyFlow:
         """What the trainer tells."""
         self.trainer.learn(progress)
         if self.trainer.finished:
-            self.stock.drop_all()
+            self.closed_groups.drop_all()
 
     def credit(self, more: int = 0) -> float:
         """Groups that may be issued now, if `more` were in flight already; ≤ 0 means none."""
@@ -126,16 +113,16 @@ class PolicyFlow:
 
         The group lands in the batch that all groups before it leave open, `more` of them not issued yet.
         """
-        ahead = len(self.stock.buffer) + (self._state.in_flight + more) * self._state.observed_yield
+        ahead = len(self.closed_groups.buffer) + (self._state.in_flight + more) * self._state.observed_yield
         number = self._state.number + int(ahead // (self._section.batch_groups - self._replayed())) + 1
         return self.trainer.versions.oldest_allowed(self.trainer.train_step(number), self._max_staleness)
 
     def missing(self) -> int:
         """Groups that the next batch lacks; 0 if none is wanted now. For deterministic mode."""
-        return max(0, self._section.batch_groups - len(self.stock.buffer)) if self._wants_next() else 0
+        return max(0, self._section.batch_groups - len(self.closed_groups.buffer)) if self._wants_next() else 0
 
     def _accepted(self) -> int:
-        return self._state.number * self._section.batch_groups + len(self.stock.buffer)
+        return self._state.number * self._section.batch_groups + len(self.closed_groups.buffer)
 
     def _bound(self) -> int:
         """Groups that may have been accepted so far, less what the batches that are still to come will replay."""
@@ -149,56 +136,53 @@ class PolicyFlow:
 
     def _replayed(self) -> int:
         """Groups of the next batches that will be replayed, as far as is known."""
-        return min(self.stock.replay.per_batch, len(self.stock.replay))
+        return min(self.closed_groups.replay.per_batch, len(self.closed_groups.replay))
 
     def _wants_next(self) -> bool:
         return not self.over and self.trainer.wants(self._state.number + 1, prefetch=self._prefetch)
 
     # --- groups ---
 
-    def opened(self, group: OpenGroup) -> None:
+    def group_opened(self, group: OpenGroup) -> None:
         """A group that feeds this policy was issued."""
         self._state.in_flight += 1
-        self.stock.counts[ledger.ISSUED] += len(group.seats)
+        self.closed_groups.counts[ledger.ISSUED] += len(group.seats)
 
     def skipped(self, tasks: int) -> None:
         """A selector passed over so many tasks that would have fed this policy."""
-        self._window.skipped += tasks
+        self._since_last_batch.skipped += tasks
 
     def count(self, reason: str) -> None:
         """Count a record that ended no task: late or retried."""
-        self.stock.counts[reason] += 1
+        self.closed_groups.counts[reason] += 1
 
-    def settle(self, group: OpenGroup) -> Settled:
-        """The group is closed: it waits for a batch, or is counted by the reason against it."""
+    def settle(self, group: OpenGroup) -> JudgedGroup:
+        """The group is closed: it waits for a batch, or is counted by what it met."""
         self._state.in_flight -= 1
-        judged = self.closing.judged(group, self._shelf)
-        valid = {member: each for member, each in enumerate(judged) if not each.fate}
-        rewards = tuple(each.reward for each in valid.values())
-        if self.stock.is_spent(group.id):
-            self.stock.settle_spent(group, judged)
-            return Settled(ledger.EMITTED, rewards)
-        self.stock.counts.update(each.fate for each in judged if each.fate)
-        for member, each in valid.items():
-            self._window.see(self._shelf[group.seats[member].sequence], each)
-        if reason := self._reason_against(group, valid):
-            self.stock.turn_down(group, judged, reason)
-            return Settled(reason, rewards)
-        self.stock.keep(group, valid)
-        return Settled(ledger.BUFFERED, rewards)
+        if self.closed_groups.is_spent(group.id):
+            judged = self.judge.judge_decided(group, Fate.EMITTED)
+            self.closed_groups.settle_spent(judged)
+            return judged
+        judged = self._judged(group)
+        for seat, member in zip(group.seats, judged.members, strict=True):
+            if member.fate is None:
+                self._since_last_batch.see_episode(self._held[seat.sequence], member)
+        self.closed_groups.settle(judged)
+        return judged
 
-    def _reason_against(self, group: OpenGroup, valid: Mapping[int, Judged]) -> str:
-        """Why a group with these valid members isn't trained; "" = it is. Moves the yield."""
+    def _judged(self, group: OpenGroup) -> JudgedGroup:
+        """What becomes of a group that no batch holds yet. Moves the yield."""
         if self.over:
-            return ledger.UNUSED
-        reason = self.closing.reason_against(group, valid, self._shelf)
-        self._state.observed_yield = next_yield(self._state.observed_yield, not reason)
-        self._window.closed(passed=not reason)
-        # A group that feeds this policy alone was issued on its credit: it waits, also if the yield was underestimated
-        # or the trainer went back to a checkpoint. What is known of a trainer right after a restart is old.
-        shared = len(group.feeds) > 1 and self.trainer.current and not self._deterministic
-        full = shared and self._accepted() >= self._bound()
-        return reason or (ledger.SURPLUS if full else "")
+            return self.judge.judge_decided(group, Fate.UNUSED)
+        judged = self.judge.judge(group)
+        passed = judged.fate is Fate.BUFFERED
+        self._state.observed_yield = next_yield(self._state.observed_yield, passed)
+        self._since_last_batch.group_closed(passed=passed)
+        # A group that this policy alone learns from was issued on its credit: it waits, also if the yield was
+        # underestimated or the trainer went back to a checkpoint. What is known of a trainer right after a restart is
+        # old.
+        shared = len(group.trained_by) > 1 and self.trainer.current and not self._deterministic
+        return judged.met(Fate.SURPLUS) if passed and shared and self._accepted() >= self._bound() else judged
 
     # --- batches ---
 
@@ -212,27 +196,28 @@ class PolicyFlow:
             return None
         number, size, versions = self._state.number + 1, self._section.batch_groups, self.trainer.versions
         train_step = self.trainer.train_step(number)
-        self.stock.drop_stale(versions, train_step)
-        groups, last = self._chosen(number, exhausted=exhausted)
+        self.closed_groups.drop_stale(versions, train_step)
+        groups, last = self._chosen(number, train_step, exhausted=exhausted)
         if len(groups) < size and not last:
             return None
         return build_batch(
-            self.policy, number, groups, shelf=self._shelf, advantages=self._advantages, versions=versions,
-            train_step=train_step, last=last,
+            self.policy, number, groups, held=self._held, versions=versions, train_step=train_step, last=last,
         )  # fmt: skip
 
-    def _chosen(self, number: int, *, exhausted: bool) -> tuple[list[BufferedGroup], bool]:
+    def _chosen(self, number: int, train_step: int, *, exhausted: bool) -> tuple[list[BufferedGroup], bool]:
         """The groups of batch `number` as far as they are there, and whether it is the last one."""
-        size, versions, buffer = self._section.batch_groups, self.trainer.versions, self.stock.buffer
+        size, versions, buffer = self._section.batch_groups, self.trainer.versions, self.closed_groups.buffer
         if self._deterministic:
-            groups = buffer.first_by_id(size)
+            groups = buffer.first_by_id(size, versions, train_step=train_step)
         else:
-            groups = buffer.first(size, versions, newest=self.trainer.version)
+            groups = buffer.first(
+                size, versions, train_step=train_step, max_staleness=self._max_staleness, newest=self.trainer.version
+            )
         if exhausted and len(groups) == len(buffer):
             return groups, True
-        if len(groups) + self.stock.replay.per_batch < size:
+        if len(groups) + self.closed_groups.replay.per_batch < size:
             return groups, False
-        again = self.stock.replay.pick(number, versions, self.trainer.train_step(number))
+        again = self.closed_groups.replay.pick(number, versions, train_step)
         return groups[: size - len(again)] + again, False
 
     def apply_batch(self, batch: SampleBatch, *, settled: Callable[[str], bool]) -> None:
@@ -247,31 +232,37 @@ class PolicyFlow:
         self._state.number, self._state.ended = batch.number, batch.last
         self.trainer.last_is_out = batch.last
         again = [
-            self.stock.trained(group_id, members, batch.number, settled=settled)
+            self.closed_groups.trained(group_id, members, batch.number, settled=settled)
             for group_id, members in members_of(batch).items()
         ]
         if batch.last:
-            self.stock.drop_all()
-        self._batch_values, self._window = self._window.values(batch, replayed=sum(again)), SinceLastBatch()
+            self.closed_groups.drop_all()
+        self._batch_values, self._since_last_batch = (
+            self._since_last_batch.values(batch, replayed=sum(again)),
+            SinceLastBatch(),
+        )
 
     # --- for people ---
 
     def ledger(self, *, open_tasks: int) -> dict[str, int]:
         """Counts by reason, with what is open and buffered."""
-        return dict(self.stock.counts) | {ledger.OPEN: open_tasks, ledger.BUFFERED: self.stock.buffer.tasks()}
+        return dict(self.closed_groups.counts) | {
+            Fate.OPEN: open_tasks,
+            Fate.BUFFERED: self.closed_groups.buffer.tasks(),
+        }
 
     def batch_values(self) -> dict[str, float]:
         """Metric values of the last batch, and where the flow stands after it."""
         return self._batch_values | {
             DATAFLOW_CREDIT: max(0.0, self.credit()),
             DATAFLOW_OPEN_GROUPS: float(self._state.in_flight),
-            DATAFLOW_BUFFERED_GROUPS: float(len(self.stock.buffer)),
+            DATAFLOW_BUFFERED_GROUPS: float(len(self.closed_groups.buffer)),
         }
 
     @property
     def groups_ready(self) -> int:
         """Groups that wait for the next batch."""
-        return len(self.stock.buffer)
+        return len(self.closed_groups.buffer)
 
     def waits_for(self) -> str:
         """A sentence on what holds up the next batch."""
@@ -281,9 +272,9 @@ class PolicyFlow:
         if self._state.ended or self.trainer.train_step(number + 1) >= self._section.steps:
             return f"trainer {self.policy}: has its last batch {number}, consumed {consumed}"
         if not self._wants_next():
-            given = number - consumed
-            return f"trainer {self.policy}: has its {given} batch{'es' * (given != 1)}, consumed {consumed}"
+            waiting = number - consumed
+            return f"trainer {self.policy}: has its {waiting} batch{'es' * (waiting != 1)}, consumed {consumed}"
         return (
-            f"episodes: {len(self.stock.buffer)} of {self._section.batch_groups} groups for batch {number + 1} of "
+            f"episodes: {self.groups_ready} of {self._section.batch_groups} groups for batch {number + 1} of "
             f"{self.policy}, {self._state.in_flight} in flight"
         )

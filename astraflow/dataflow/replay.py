@@ -1,7 +1,7 @@
 """Groups that were trained before and may be trained again: which ones, and how often.
 
-It is one policy's memory of its own batches. Invariant: a group is picked only while it is within `max_staleness` at
-the step that will train it, and at most `max_uses` times in all, its first batch included.
+It is one policy's memory of its own batches. Invariant: a member is trained again only while it is within
+`max_staleness` at the step that will train it, and its group at most `max_uses` times in all, its first batch included.
 """
 
 from collections.abc import Iterable
@@ -55,7 +55,7 @@ class Replay:
         self.rank: Stage[ReplayRank] | None = None
         if section.kind != "none":
             self.rank = Stage(path, section.kind, section.args, RANKS, saved)
-        self._groups = {each.group.id: each for each in groups} if self.rank else {}
+        self._groups = {trained.group.id: trained for trained in groups} if self.rank else {}
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -65,20 +65,23 @@ class Replay:
 
     def groups(self) -> list[ReplayGroup]:
         """All of them, for the snapshot."""
-        return [msgspec.structs.replace(each) for each in self._groups.values()]
+        return [msgspec.structs.replace(trained) for trained in self._groups.values()]
 
     def pick(self, number: int, versions: VersionMap, train_step: int) -> list[BufferedGroup]:
         """What batch `number` trains again, at `train_step`; it stays here."""
         if self.rank is None:
             return []
         ranked: list[tuple[float, str]] = []
-        for name, each in self._groups.items():
-            age_steps = staleness(versions, each.group.versions, train_step)
-            if age_steps <= self.max_staleness:
-                draw = uniform(self._seed, "replay", self._policy, number, *each.group.key.parts)
-                ranked.append((float(self.rank.ask("rank", each, age_steps=age_steps, draw=draw)), name))
+        fresh: dict[str, BufferedGroup] = {}
+        for name, trained in self._groups.items():
+            group = trained.group.fresh(versions, train_step, self.max_staleness)
+            if group is not None:
+                fresh[name] = group
+                age_steps = staleness(versions, group.versions, train_step)
+                draw = uniform(self._seed, "replay", self._policy, number, *group.key.parts)
+                ranked.append((float(self.rank.ask("rank", trained, age_steps=age_steps, draw=draw)), name))
         ranked.sort(reverse=True)
-        return [self._groups[name].group for _, name in ranked[: self.per_batch]]
+        return [fresh[name] for _, name in ranked[: self.per_batch]]
 
     def trained(self, group: BufferedGroup, number: int, *, worth: float, uses: int = 1) -> list[BufferedGroup]:
         """A group was in batch `number` for the first time; what has to go for it, itself perhaps."""
@@ -92,25 +95,25 @@ class Replay:
 
     def trained_again(self, group_id: str) -> list[BufferedGroup]:
         """A group that is here was in another batch; what has to go now."""
-        each = self._groups[group_id]
-        each.uses += 1
-        return self._worn([each])
+        trained = self._groups[group_id]
+        trained.uses += 1
+        return self._worn([trained])
 
     def stale(self, versions: VersionMap, train_step: int) -> list[BufferedGroup]:
         """Take out what would be too old at `train_step`, so at every later step too."""
         old = [
-            name for name, each in self._groups.items()
-            if staleness(versions, each.group.versions, train_step) > self.max_staleness
+            name for name, trained in self._groups.items()
+            if trained.group.fresh(versions, train_step, self.max_staleness) is None
         ]  # fmt: skip
         return [self._groups.pop(name).group for name in old]
 
     def clear(self) -> list[BufferedGroup]:
         """Take everything out."""
-        gone, self._groups = [each.group for each in self._groups.values()], {}
+        gone, self._groups = [trained.group for trained in self._groups.values()], {}
         return gone
 
     def _worn(self, groups: Iterable[ReplayGroup]) -> list[BufferedGroup]:
-        worn = [each.group for each in groups if each.uses >= self._section.max_uses]
+        worn = [trained.group for trained in groups if trained.uses >= self._section.max_uses]
         for group in worn:
             del self._groups[group.id]
         return worn

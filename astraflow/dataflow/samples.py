@@ -1,28 +1,50 @@
 """From an episode to samples: what a policy's part of it is worth, and its trajectories as flat token arrays.
 
-No group statistics. Invariant: `sample_of` never fails on a trajectory of an episode that `judge` found valid.
+No group statistics. Invariant: `sample_of` never fails on a trajectory of an episode that `judge_episode` found valid.
 Axes: T all tokens of a trajectory, P context tokens of a turn, C completion tokens of a turn.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
-from astraflow.dataflow.overlong import NO_PENALTY, Overlong
+from astraflow.dataflow.ledger import Fate
 from astraflow.errors import MessageError
-from astraflow.messages import TRAINABLE_REASONS, Episode, Reason, Sample, Trajectory, Turn, VersionSpan, array_of
+from astraflow.messages import TRAINABLE_REASONS, Episode, Sample, Trajectory, Turn, VersionSpan, array_of
 
 # Beyond this, sums over a group may overflow; no grader means such numbers. NaN and infinity are beyond it too.
 LARGEST_REWARD = 1e100
 
 
-@dataclass(frozen=True, kw_only=True)
-class Judged:
-    """What one policy gets from one episode."""
+class Overlong(NamedTuple):
+    """A soft penalty for replies that come near the token budget, so that ending in time pays before it is forced.
 
-    fate: str  # "" = valid; else why it can't be trained on: a Reason, malformed, no-tokens or no-logprobs
+    Nothing up to limit − window tokens, `weight` at `limit` and beyond, evenly rising between.
+    Source: arXiv:2503.14476 §3.4.
+    """
+
+    weight: float = 0.0  # taken off the reward; 0 = off
+    limit: int = 0  # tokens of one reply
+    window: float = 0.0  # tokens
+
+    def penalty(self, tokens: int) -> float:
+        """What a reply of so many tokens costs."""
+        if not self.weight:
+            return 0.0
+        return self.weight * min(1.0, max(0.0, (tokens - (self.limit - self.window)) / self.window))
+
+
+NO_PENALTY = Overlong()
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedMember:
+    """What one policy gets from one member of a group."""
+
+    fate: Fate | None  # None: it counts; else why it can't be trained on
     reward: float = 0.0  # mean over the policy's trajectories
     penalty: float = 0.0  # for their length, to be taken off in training; mean as well
     versions: tuple[int, ...] = ()  # that sampled its tokens, sorted
@@ -43,31 +65,31 @@ def trajectories_of(episode: Episode, policy: str) -> list[tuple[int, Trajectory
     ]
 
 
-def judge(episode: Episode, policy: str, overlong: Overlong = NO_PENALTY) -> Judged:
+def judge_episode(episode: Episode, policy: str, overlong: Overlong = NO_PENALTY) -> JudgedMember:
     """Whether the episode has something to train `policy` on.
 
     A reward that is no number, infinite or absurdly large is the grader's fault, never a 0.
     """
     if episode.reason not in TRAINABLE_REASONS:
-        return Judged(fate=str(episode.reason))
+        return JudgedMember(fate=Fate(episode.reason))
     trajectories = [trajectory for _, trajectory in trajectories_of(episode, policy)]
     if not trajectories:
-        return Judged(fate="no-tokens")
+        return JudgedMember(fate=Fate.NO_TOKENS)
     rewards = [trajectory.reward for trajectory in trajectories]
     if not all(isinstance(reward, int | float) and abs(reward) <= LARGEST_REWARD for reward in rewards):
-        return Judged(fate=str(Reason.GRADER))
+        return JudgedMember(fate=Fate.GRADER)
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     if any(turn.completion_tokens.data and not turn.logprobs.data for turn in turns):
-        return Judged(fate="no-logprobs")
+        return JudgedMember(fate=Fate.NO_LOGPROBS)
     try:
         for turn in turns:
             _check(turn)
     except MessageError:
-        return Judged(fate="malformed")
-    longest = [max(turn.completion_tokens.shape[0] for turn in each.turns) for each in trajectories]
+        return JudgedMember(fate=Fate.MALFORMED)
+    longest = [max(turn.completion_tokens.shape[0] for turn in trajectory.turns) for trajectory in trajectories]
     penalties = [overlong.penalty(length) for length in longest]
-    return Judged(
-        fate="",
+    return JudgedMember(
+        fate=None,
         reward=_mean(rewards),
         penalty=_mean(penalties),
         scores={

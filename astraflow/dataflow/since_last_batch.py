@@ -7,7 +7,7 @@ in messages/metric_names.py.
 import math
 from dataclasses import dataclass, field
 
-from astraflow.dataflow.samples import Judged
+from astraflow.dataflow.samples import JudgedMember
 from astraflow.messages import Episode, SampleBatch
 from astraflow.messages.metric_names import (
     DATAFLOW_CORRECT_ALL,
@@ -29,20 +29,20 @@ class SinceLastBatch:
     passed: int = 0
     skipped: int = 0
 
-    def see(self, episode: Episode, judged: Judged) -> None:
+    def see_episode(self, episode: Episode, judged: JudgedMember) -> None:
         """An episode of a group that closed; without a valid reward it counts in no mean."""
-        if not judged.fate:
+        if judged.fate is None:
             self.rewards.append(judged.reward)
             if episode.correct is not None and math.isfinite(episode.correct):
                 self.corrects.append(episode.correct)
 
-    def closed(self, *, passed: bool) -> None:
+    def group_closed(self, *, passed: bool) -> None:
         """A group was filtered or passed."""
         self.groups += 1
         self.passed += passed
 
     def values(self, batch: SampleBatch, *, replayed: int) -> dict[str, float]:
-        """Metric values for the batch that ends this window; what has no data is left out.
+        """Metric values for the batch that it ends with; what has no data is left out.
 
         Args:
             replayed: groups in it that were trained before.

@@ -145,7 +145,7 @@ class Mixer:
     @classmethod
     def fresh(cls, sources: Mapping[str, Source], *, seed: int) -> "Mixer":
         """A mixer at the start of a run; the seeded start keeps equal shares from marching in step."""
-        clocks = {name: keyed_seed(seed, "mix", name) / 2**63 / each.share for name, each in sources.items()}
+        clocks = {name: keyed_seed(seed, "mix", name) / 2**63 / source.share for name, source in sources.items()}
         return cls(sources, issued={}, clocks=clocks)
 
     def copy(self) -> "Mixer":
@@ -161,7 +161,7 @@ class Mixer:
         live = [name for name in allowed if not self.exhausted(name)]
         if not live:
             return None
-        return self.next_of(min(live, key=lambda each: (self.clocks[each], each)))
+        return self.next_of(min(live, key=lambda name: (self.clocks[name], name)))
 
     def next_of(self, name: str) -> Choice | None:
         """The source's own next group; None if it is exhausted."""

@@ -30,13 +30,18 @@ class Stage(Generic[T]):
     """A stage in its place: built from the run file, brought back from a snapshot, turned while the run goes on."""
 
     def __init__(
-        self, what: str, kind: str, args: Mapping[str, Any], kinds: Mapping[str, str], saved: StageState | None
+        self, place: str, kind: str, args: Mapping[str, Any], kinds: Mapping[str, str], saved: StageState | None
     ) -> None:
-        """`saved` is ignored if it is of another kind: the run file was changed. Raises ConfigError."""
-        self.what, self.kind = what, kind
+        """A stage as the run file has it. Raises ConfigError.
+
+        Args:
+            place: its key in the run file.
+            saved: ignored if it is of another kind: the run file was changed.
+        """
+        self.place, self.kind = place, kind
         self._args = dict(args)
         self._knobs: dict[str, Any] = {}
-        self.algorithm: T = build(what, kind, args, kinds)
+        self.algorithm: T = build(place, kind, args, kinds)
         if saved is None or saved.kind != kind:
             return
         for name, value in saved.knobs.items():
@@ -46,7 +51,7 @@ class Stage(Generic[T]):
                 self.algorithm.restore(saved.data)
             except Exception as exc:  # users' code
                 raise ConfigError(
-                    f"{what} {kind} can't go on from its state in the snapshot: {exc!r}; "
+                    f"{place} {kind} can't go on from its state in the snapshot: {exc!r}; "
                     "restore its code, or start afresh with `astraflow up --fresh`"
                 ) from exc
 
@@ -55,7 +60,7 @@ class Stage(Generic[T]):
         try:
             return getattr(self.algorithm, method)(*args, **named)
         except Exception as exc:
-            raise ConfigError(f"{self.what}: {self.kind} failed in {method}(): {exc!r}; mend it and go on") from exc
+            raise ConfigError(f"{self.place}: {self.kind} failed in {method}(): {exc!r}; mend it and go on") from exc
 
     def state(self) -> StageState:
         """For the snapshot."""
@@ -66,16 +71,16 @@ class Stage(Generic[T]):
         """What the algorithm tells of itself; {} if nothing."""
         if not callable(getattr(self.algorithm, "metrics", None)):
             return {}
-        found: dict[str, float] = self.ask("metrics")
-        return found
+        numbers: dict[str, float] = self.ask("metrics")
+        return numbers
 
     def set_knob(self, name: str, value: Any) -> None:
         """Change one argument from now on. Raises ConfigError for what the constructor wouldn't take."""
         known = arguments_of(type(self.algorithm))
         if name not in known:
-            raise ConfigError(f"{self.what} {self.kind} has no knob {name!r}{nearest(name, known)}")
-        given = self._args | self._knobs | {name: value}
+            raise ConfigError(f"{self.place} {self.kind} has no knob {name!r}{nearest(name, known)}")
+        args = self._args | self._knobs | {name: value}
         own = f"{type(self.algorithm).__module__}:{type(self.algorithm).__qualname__}"
-        fresh = build(self.what, self.kind, given, {self.kind: own})  # the constructor is what validates
+        fresh = build(self.place, self.kind, args, {self.kind: own})  # the constructor is what validates
         setattr(self.algorithm, name, getattr(fresh, name, value))
         self._knobs[name] = value

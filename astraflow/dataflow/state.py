@@ -14,18 +14,18 @@ from astraflow.dataflow.evals import SOURCE_PREFIX, EvalSet
 from astraflow.dataflow.feedback import Feedback, mean_correct
 from astraflow.dataflow.groups import OpenGroup, Seat
 from astraflow.dataflow.held_episodes import HeldEpisodes
+from astraflow.dataflow.ledger import Fate
 from astraflow.dataflow.policy_flow import PolicyFlow
 from astraflow.dataflow.snapshot import Cohort, Snapshot
 from astraflow.dataflow.sources import Mixer, Source
-from astraflow.dataflow.submissions import PREFIX, Inbox, inboxes
-from astraflow.dataflow.trained_by import feeds_of, players_of
+from astraflow.dataflow.submissions import PREFIX, Submissions, submissions_of
+from astraflow.dataflow.tasks import players_of, trained_by
 from astraflow.errors import ConfigError
 from astraflow.messages import Decision
 from astraflow.messages.ids import GroupKey, RangeSet
 from astraflow.messages.metric_names import DATAFLOW_SELECT
 
 NOTES_KEPT = 10
-_NOBODY: tuple[str, ...] = ()
 
 
 class DataflowState:
@@ -38,53 +38,53 @@ class DataflowState:
         self.cursor = snapshot.cursor
         self.unknown = snapshot.unknown
         self.cohort = snapshot.cohort
-        self.shelf = HeldEpisodes()
+        self.held = HeldEpisodes()
         self.notes: deque[str] = deque(snapshot.notes, maxlen=NOTES_KEPT)
-        self.inboxes = inboxes(config, snapshot.waiting)
+        self.submissions = submissions_of(config, snapshot.waiting)
         self.paused = snapshot.paused
         self.submitted_to, self.controlled_to = snapshot.submitted_to, snapshot.controlled_to
-        self.mixer = _mixer(config, sizes, snapshot, self.inboxes)
-        self.feeds = {name: feeds_of(config, source.section.env) for name, source in self.mixer.sources.items()}
+        self.mixer = _mixer(config, sizes, snapshot, self.submissions)
+        self.trained_by = {name: trained_by(config, source.section.env) for name, source in self.mixer.sources.items()}
         self.feedback = Feedback(
-            self.mixer.sources, batch_groups=_batch_groups(config, self.feeds), ordered=self.deterministic,
+            self.mixer.sources, batch_groups=_batch_groups(config, self.trained_by), ordered=self.deterministic,
             pending=snapshot.results,
         )  # fmt: skip
         self.flows = {
-            name: PolicyFlow(config, name, shelf=self.shelf, notes=self.notes, state=snapshot.flows.get(name))
+            name: PolicyFlow(config, name, held=self.held, notes=self.notes, state=snapshot.flows.get(name))
             for name, policy in config.policies.items()
             if policy.trainer is not None
         }
         self.trainers = {name: flow.trainer for name, flow in self.flows.items()}
         self.evals = {
             name: EvalSet(
-                name, section, policies=players_of(config, section.env), trained=feeds_of(config, section.env),
+                name, section, policies=players_of(config, section.env), trained=trained_by(config, section.env),
                 state=snapshot.evals.get(name),
             )
             for name, section in config.eval.items()
         }  # fmt: skip
         # An evaluation may have been taken out of the run file; its open groups go with it.
-        self.groups = {each.id: each for each in snapshot.groups if self.known_set(each.decision)}
+        self.groups = {group.id: group for group in snapshot.groups if self.known_set(group.decision)}
         self.retrying = {group.id: group for group in self.groups.values() if group.retrying}
         self.satisfied = {group.id: group for group in self.groups.values() if group.enough}
         self._closed = {(source, epoch): RangeSet(ranges) for source, epoch, ranges in snapshot.closed}
         self._ordinal = snapshot.ordinal
         for flow in self.flows.values():
-            flow.stock.hold()
+            flow.closed_groups.hold_episodes()
         for group in self.groups.values():
-            group.feeds = tuple(policy for policy in group.feeds if policy in self.flows)
-            self.shelf.hold(group.sequences())
+            group.trained_by = tuple(policy for policy in group.trained_by if policy in self.flows)
+            self.held.hold(group.sequences())
 
     def snapshot(self) -> Snapshot:
         """The state, episodes by their place in the log."""
         return Snapshot(
             incarnation=self.incarnation, cursor=self.cursor, ordinal=self._ordinal, issued=self.mixer.issued,
             clocks=self.mixer.clocks, groups=list(self.groups.values()),
-            closed=[(source, epoch, found.ranges()) for (source, epoch), found in self._closed.items()],
+            closed=[(source, epoch, indices.ranges()) for (source, epoch), indices in self._closed.items()],
             flows={name: flow.state() for name, flow in self.flows.items()},
-            evals={name: each.state for name, each in self.evals.items()}, notes=list(self.notes),
+            evals={name: eval_set.state for name, eval_set in self.evals.items()}, notes=list(self.notes),
             unknown=self.unknown, cohort=msgspec.structs.replace(self.cohort), results=list(self.feedback.pending),
             selects={name: source.select.state() for name, source in self.mixer.sources.items()}, paused=self.paused,
-            waiting={each.section.env: each.waiting() for each in self.inboxes.values()},
+            waiting={source.section.env: source.waiting() for source in self.submissions.values()},
             submitted_to=self.submitted_to, controlled_to=self.controlled_to,
         )  # fmt: skip
 
@@ -100,53 +100,58 @@ class DataflowState:
         """The group was issued and closed."""
         return key.index in self._closed.get((key.source, key.epoch), ())
 
+    def place_of(self, source: str, eval_set: str) -> tuple[str, tuple[str, ...]]:
+        """The environment of a source's or an evaluation's groups, and the policies that learn from them."""
+        if eval_set:
+            return self.config.eval[eval_set].env, ()
+        return self.mixer.sources[source].section.env, self.trained_by[source]
+
     def open_group(self, decision: Decision) -> None:
         """Put a new group in. Raises ConfigError if the sources have another one in its place."""
         if decision.eval_set:
-            self.evals[decision.eval_set].opened(decision)
-            env, feeds = self.config.eval[decision.eval_set].env, _NOBODY
+            self.evals[decision.eval_set].group_opened(decision)
         else:
             self._advance(decision)
-            env, feeds = self.mixer.sources[decision.source].section.env, self.feeds[decision.source]
+        env, learners = self.place_of(decision.source, decision.eval_set)
         if decision.cohort_id != self.cohort.id:
             self.cohort = Cohort(decision.cohort_id, decision.cohort_size, first=self._ordinal)
         self.cohort.issued += decision.group_size
         seats = [Seat() for _ in range(decision.group_size)]
-        group = OpenGroup(decision, env, feeds, self._ordinal, seats)
+        group = OpenGroup(decision, env, learners, self._ordinal, seats)
         self._ordinal += 1
         self.groups[group.id] = group
-        for policy in feeds:
-            self.flows[policy].opened(group)
+        for policy in learners:
+            self.flows[policy].group_opened(group)
 
     def note(self, group: OpenGroup) -> None:
         """The group's members may have changed: what waits for another attempt, what isn't needed any more."""
-        for noted, holds in ((self.retrying, group.retrying), (self.satisfied, group.enough)):
-            if holds:
-                noted[group.id] = group
+        for groups, belongs in ((self.retrying, group.retrying), (self.satisfied, group.enough)):
+            if belongs:
+                groups[group.id] = group
             else:
-                noted.pop(group.id, None)
+                groups.pop(group.id, None)
 
-    def close_group(self, group: OpenGroup) -> dict[str, str]:
-        """Take a complete group out and settle it with every policy that it feeds; their verdicts."""
+    def close_group(self, group: OpenGroup) -> dict[str, Fate]:
+        """Take a complete group out and settle it with every policy that learns from it; what each made of it."""
         del self.groups[group.id]
         self.retrying.pop(group.id, None)
         self.satisfied.pop(group.id, None)
         key = group.key
         self._closed.setdefault((key.source, key.epoch), RangeSet()).add(key.index)
-        if key.source in self.inboxes:
-            self.inboxes[key.source].closed(key.index)
-        settled = {policy: self.flows[policy].settle(group) for policy in group.feeds}
-        rewards = {policy: each.rewards for policy, each in settled.items()}
-        correct = mean_correct(self.shelf[sequence] for sequence in group.sequences())
-        self.feedback.closed(key, group.ordinal, rewards, correct)
+        if key.source in self.submissions:
+            self.submissions[key.source].group_closed(key.index)
+        judged = {policy: self.flows[policy].settle(group) for policy in group.trained_by}
+        rewards = {policy: judged_group.rewards for policy, judged_group in judged.items()}
+        correct = mean_correct(self.held[sequence] for sequence in group.sequences())
+        self.feedback.group_closed(key, group.ordinal, rewards, correct)
         self._deliver_results()
         if group.decision.eval_set:
-            each = self.evals[group.decision.eval_set]
-            episodes = [self.shelf[sequence] for sequence in group.sequences()]
+            eval_set = self.evals[group.decision.eval_set]
+            episodes = [self.held[sequence] for sequence in group.sequences()]
             failed = len(group.seats) - len(episodes)
-            each.closed(group.decision.eval_round, episodes, failed=failed, trainers=self.trainers)
-        self.shelf.release(group.sequences())
-        return {policy: each.fate for policy, each in settled.items()}
+            eval_set.group_closed(group.decision.eval_round, episodes, failed=failed, trainers=self.trainers)
+        self.held.release(group.sequences())
+        return {policy: judged_group.fate for policy, judged_group in judged.items()}
 
     def _deliver_results(self) -> None:
         half = self.cohort.issued < self.cohort.size
@@ -156,16 +161,16 @@ class DataflowState:
         )
 
     def open_tasks(self, policy: str) -> int:
-        """Tasks of open groups that feed the policy."""
-        return sum(len(group.seats) for group in self.groups.values() if policy in group.feeds)
+        """Tasks of open groups that the policy learns from."""
+        return sum(len(group.seats) for group in self.groups.values() if policy in group.trained_by)
 
     def exhausted(self, policy: str) -> bool:
-        """No group that feeds the policy is open or will be issued."""
-        sources = [name for name, feeds in self.feeds.items() if policy in feeds]
+        """No group that the policy learns from is open or will be issued."""
+        sources = [name for name, learners in self.trained_by.items() if policy in learners]
         return self.flows[policy].in_flight == 0 and all(self.mixer.exhausted(name) for name in sources)
 
     def _advance(self, decision: Decision) -> None:
-        source, key = decision.source, GroupKey(decision.source, decision.epoch, decision.index)
+        source, key = decision.source, decision.key
         known = self.mixer.sources.get(source)
         at = self.mixer.issued.get(source, 0)
         position = at if decision.position < 0 else decision.position
@@ -174,28 +179,31 @@ class DataflowState:
                 f"the log of decisions has group {decision.group_id} where [sources] and [run].seed now put "
                 f"{known and known.key_at(position)}; restore them, or start afresh with `astraflow up --fresh`"
             )
-        for policy in self.feeds[source]:
+        for policy in self.trained_by[source]:
             self.flows[policy].skipped(position - at)
         self.mixer.advance(source, position)
 
     def select_metrics(self, policy: str) -> dict[str, float]:
         """What the selectors of the policy's sources tell of themselves, as metric values."""
         return {
-            DATAFLOW_SELECT.of(name, what): value
+            DATAFLOW_SELECT.of(name, quantity): value
             for name, source in self.mixer.sources.items()
-            if policy in self.feeds[name]
-            for what, value in source.select.metrics().items()
+            if policy in self.trained_by[name]
+            for quantity, value in source.select.metrics().items()
         }
 
 
-def _batch_groups(config: RunConfig, feeds: Mapping[str, tuple[str, ...]]) -> dict[str, int]:
-    """Groups in the smallest batch of the policies that each source feeds."""
-    trainers = {source: [config.policies[name].trainer for name in fed] for source, fed in feeds.items()}
-    return {source: min((t.batch_groups for t in each if t), default=1) for source, each in trainers.items()}
+def _batch_groups(config: RunConfig, trained_by: Mapping[str, tuple[str, ...]]) -> dict[str, int]:
+    """Groups in the smallest batch of the policies that learn from each source."""
+    trainers = {source: [config.policies[name].trainer for name in fed] for source, fed in trained_by.items()}
+    return {
+        source: min((section.batch_groups for section in sections if section), default=1)
+        for source, sections in trainers.items()
+    }
 
 
 def _mixer(
-    config: RunConfig, sizes: Mapping[str, int | None], snapshot: Snapshot, submitted: Mapping[str, Inbox]
+    config: RunConfig, sizes: Mapping[str, int | None], snapshot: Snapshot, submitted: Mapping[str, Submissions]
 ) -> Mixer:
     """All sources, where the snapshot left them. Raises ConfigError."""
     for name in config.sources:

@@ -15,7 +15,7 @@ from astraflow.messages.ids import GroupKey
 
 PREFIX = "submitted-"
 MOST_MEMBERS = 1024  # of a group
-FIRST = 1e9  # the share of an inbox: its tasks are always the furthest behind
+FIRST = 1e9  # the share of such a source: its tasks are always the furthest behind
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -25,29 +25,29 @@ class Waiting(msgspec.Struct, frozen=True):
     submission: Submission
 
 
-class Inbox(Source):
+class Submissions(Source):
     """What was submitted for one environment."""
 
     def __init__(self, config: RunConfig, env: str, waiting: list[Waiting]) -> None:
         alike = next((source for source in config.sources.values() if source.env == env), SourceSection(env=env))
         section = SourceSection(env=env, weight=FIRST, group_size=alike.group_size)
         super().__init__(f"{PREFIX}{env}", section, env_size=None, seed=config.run.seed)
-        self._waiting = {each.place: each for each in waiting}
+        self._waiting = {submitted.place: submitted for submitted in waiting}
 
     def waiting(self) -> list[Waiting]:
         """For the snapshot."""
         return list(self._waiting.values())
 
-    def add(self, place: int, submission: Submission) -> None:
+    def submit(self, place: int, submission: Submission) -> None:
         """Somebody submitted it; `place` is its sequence in the log."""
         self._waiting[place] = Waiting(place, submission)
 
-    def closed(self, place: int) -> None:
+    def group_closed(self, place: int) -> None:
         """Its group is closed."""
         self._waiting.pop(place, None)
 
     def payload_of(self, env: str, place: int) -> dict[str, Any]:
-        """What was submitted; the environment is the inbox's own."""
+        """What was submitted; the environment is the source's own."""
         return self._waiting[place].submission.payload
 
     def next_from(self, position: int) -> Choice | None:
@@ -62,9 +62,9 @@ class Inbox(Source):
         return (waiting.submission.group_size if waiting else 0) or self.section.group_size, 0
 
 
-def inboxes(config: RunConfig, waiting: dict[str, list[Waiting]]) -> dict[str, Inbox]:
+def submissions_of(config: RunConfig, waiting: dict[str, list[Waiting]]) -> dict[str, Submissions]:
     """By the source's name. None in deterministic mode: what comes when is not repeatable."""
     if config.run.deterministic:
         return {}
-    made = [Inbox(config, env, waiting.get(env, [])) for env in config.envs]
-    return {each.name: each for each in made}
+    sources = [Submissions(config, env, waiting.get(env, [])) for env in config.envs]
+    return {source.name: source for source in sources}

@@ -31,7 +31,7 @@ from astraflow.messages.control import (
     SnapshotPointer,
     Submission,
 )
-from astraflow.messages.episodes import TRAINABLE_REASONS, Episode, Reason, Task, Trajectory, Turn
+from astraflow.messages.episodes import TRAINABLE_REASONS, Episode, Reason, Task, TaskRef, Trajectory, Turn
 from astraflow.messages.generation import ChunkKind, GenCancel, GenChunk, GenRequest, Sampling, VersionSpan
 from astraflow.messages.samples import Sample, SampleBatch
 from astraflow.messages.weights import FileEntry, Head, Manifest, PartRef, Place, TensorEntry, VersionKind, VersionStep
@@ -77,6 +77,7 @@ __all__ = [
     "SnapshotPointer",
     "Submission",
     "Task",
+    "TaskRef",
     "TensorEntry",
     "Trajectory",
     "Turn",

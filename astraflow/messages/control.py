@@ -5,6 +5,8 @@ from typing import Any
 
 import msgspec
 
+from astraflow.messages.episodes import TaskRef
+from astraflow.messages.ids import GroupKey
 from astraflow.messages.weights import PartRef, VersionStep
 
 
@@ -101,19 +103,10 @@ class DecisionKind(StrEnum):
     CLOSE = "close"  # the group is closed without its missing members
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class Decision(TaskRef, frozen=True, kw_only=True):
     """What dataflow decided, appended before it acts."""
 
     kind: DecisionKind
-    source: str
-    epoch: int
-    index: int
-    group_id: str
-    group_size: int
-    member: int = -1  # of a reissue
-    attempt: int = 0
-    eval_set: str = ""
-    eval_round: int = 0
     decided_at: float = 0.0
     reason: str = ""
     min_versions: dict[str, int] = {}
@@ -121,6 +114,11 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     cohort_size: int = 0
     position: int = -1  # of the group among its source's tasks; -1 = the next one
     extra: int = 0  # members of the group that are redundant
+
+    @property
+    def key(self) -> GroupKey:
+        """The group that it is about."""
+        return GroupKey(self.source, self.epoch, self.index)
 
 
 class GroupClosed(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,25 +29,39 @@ class Reason(StrEnum):
 TRAINABLE_REASONS = frozenset({Reason.OK, Reason.POLICY, Reason.TRUNCATED})
 
 
-class Task(msgspec.Struct, frozen=True, kw_only=True):
+class TaskRef(msgspec.Struct, frozen=True, kw_only=True):
+    """Which task of the run it is about: what a decision, the tasks of it and their episodes have in common.
+
+    Each of them is a TaskRef, so these fields lie flat in all three, on the wire too.
+    """
+
+    source: str
+    group_id: str  # incarnation/source/epoch/index
+    group_size: int
+    epoch: int = 0  # pass over the source's tasks
+    index: int = 0  # of the task in its environment
+    member: int = -1  # of the group; -1 = a decision on all of them
+    attempt: int = 0
+    env: str = ""
+    feeds: tuple[str, ...] = ()  # trainable policies whose credit this task uses
+    eval_set: str = ""  # "" = for training
+    eval_round: int = 0  # which evaluation of that set
+
+    def ref(self, **changes: Any) -> dict[str, Any]:
+        """These fields with some changed, to make another TaskRef's from them."""
+        return {name: getattr(self, name) for name in TaskRef.__struct_fields__} | changes
+
+
+class Task(TaskRef, frozen=True, kw_only=True):
     """One thing to do, one member of a group. Subject task.<env> (or task.<env>.eval)."""
 
     id: str  # incarnation/source/epoch/index/member
-    group_id: str  # incarnation/source/epoch/index
-    group_size: int
-    member: int
-    source: str
-    env: str
     payload: dict[str, Any]  # what the env needs; JSON-like
     seed: int  # differs per member, equal over attempts
-    attempt: int = 0
-    feeds: tuple[str, ...] = ()  # trainable policies whose credit this task uses
     sampling: Sampling | None = None  # None: the policy's own sampling settings
     min_versions: dict[str, int] = {}  # per policy: the oldest version that may sample
     cohort_id: str = ""  # deterministic mode: requests of a cohort are admitted together; "" = none
     cohort_size: int = 0  # tasks in the cohort
-    eval_set: str = ""  # "" = a training task
-    eval_round: int = 0  # which evaluation of that set
     deadline_s: float = 600.0  # time allowed for one episode
 
 
@@ -73,25 +87,16 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""  # a readable view; never trained on
 
 
-class Episode(msgspec.Struct, frozen=True, kw_only=True):
+class Episode(TaskRef, frozen=True, kw_only=True):
     """The terminal record of one attempt at a task. Subject episode.<env>."""
 
     task_id: str
-    attempt: int
-    group_id: str
-    group_size: int
-    member: int
-    source: str
-    env: str
     reason: Reason
     trajectories: tuple[Trajectory, ...] = ()
-    feeds: tuple[str, ...] = ()
     correct: float | None = None  # None: the env has no notion of correct
     error: str = ""  # readable detail when reason is not ok
     prompt: str = ""  # readable view of the task
     answer: str = ""  # readable view of the expected answer, where there is one
-    eval_set: str = ""
-    eval_round: int = 0
     started_at: float = 0.0  # unix seconds
     ended_at: float = 0.0
     metrics: dict[str, float] = {}

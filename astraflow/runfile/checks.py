@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from astraflow.config import EnvSection, EvalSection, PolicySection, RunConfig, SourceSection, TrainerSection
-from astraflow.dataflow.trained_by import feeds_of, players_of
+from astraflow.dataflow.tasks import players_of, trained_by
 from astraflow.errors import ConfigError
 from astraflow.named import did_you_mean
 from astraflow.runfile.critic_checks import check_critic
@@ -228,7 +228,7 @@ def _check_fed_names(name: str, env: EnvSection, where: Where) -> Iterator[Confi
 def _check_feeding(config: RunConfig, where: Where) -> Iterator[ConfigError]:
     if not config.sources:  # said already
         return
-    fed = {policy for source in config.sources.values() for policy in feeds_of(config, source.env)}
+    fed = {policy for source in config.sources.values() for policy in trained_by(config, source.env)}
     for policy in trainable(config):
         if policy not in fed:
             yield where.error(
@@ -285,7 +285,7 @@ def _cohorts(config: RunConfig) -> Iterator[tuple[str, int, str]]:
     batch = sum(
         trainer.batch_groups * max(source.group_size for source in config.sources.values() if source.env in fed)
         for policy, trainer in trainable(config).items()
-        if (fed := {env for env in config.envs if policy in feeds_of(config, env)} & _used(config))
+        if (fed := {env for env in config.envs if policy in trained_by(config, env)} & _used(config))
     )
     for env in sorted(_used(config)):
         yield env, batch, "a batch"

@@ -11,7 +11,7 @@ from astraflow.dataflow.buffer import ORDERS
 from astraflow.dataflow.filters import FILTERS
 from astraflow.dataflow.replay import RANKS
 from astraflow.dataflow.select import SELECTS
-from astraflow.dataflow.trained_by import feeds_of
+from astraflow.dataflow.tasks import trained_by
 from astraflow.errors import ConfigError
 from astraflow.named import build, nearest
 from astraflow.runfile.decode import Path, Where
@@ -95,7 +95,7 @@ def _built(
 def pipeline(config: RunConfig) -> Iterator[str]:
     """A line per source and trained policy: what happens to tasks and groups, in order."""
     for name, source in config.sources.items():
-        fed = ", ".join(feeds_of(config, source.env)) or "nobody"
+        fed = ", ".join(trained_by(config, source.env)) or "nobody"
         yield f"source {name}: {_source(source)} ▸ feeds {fed}"
     for name, policy in config.policies.items():
         if policy.trainer is not None:

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from astraflow.actors.base.context import ActorContext
-from astraflow.actors.dataflow.recorded import recorded_floor
+from astraflow.actors.dataflow.store import recorded_floor
 from astraflow.actors.recorder import actor as recorder
 from astraflow.actors.recorder.jsonl import JsonLines
 from astraflow.actors.recorder.summary import Summary, read_summary

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from astraflow.actors.base.screening import fault_of_request, fault_of_task
+from astraflow.actors.base.screening import verdict_on_request, verdict_on_task
 from astraflow.actors.rollout.call_stream import well_formed
 from astraflow.messages import ChunkKind, GenChunk, VersionSpan, array_of
 from tests.e2e import hostile
@@ -15,18 +15,18 @@ REPLIES = "af.hostile.reply."
 
 def test_absurd_tasks_are_faults_and_a_good_one_is_not() -> None:
     given = {"incarnation": "mine", "envs": {"game"}}
-    assert fault_of_task(hostile.task(), **given) == ""
-    assert fault_of_task(hostile.task(id="mine/game/0/1/0"), **given) == ""
+    assert verdict_on_task(hostile.task(), **given).ok
+    assert verdict_on_task(hostile.task(id="mine/game/0/1/0"), **given).ok
     for task in [*hostile.absurd_tasks(), hostile.task(deadline_s=math.inf)]:
-        assert fault_of_task(task, **given)
+        assert not verdict_on_task(task, **given).ok
 
 
 def test_absurd_requests_are_faults_and_a_good_one_is_not() -> None:
-    assert fault_of_request(hostile.request(), policy="solver", replies=REPLIES) == ""
+    assert verdict_on_request(hostile.request(), policy="solver", replies=REPLIES).ok
     for request in hostile.refused_requests():
-        assert fault_of_request(request, policy="solver", replies=REPLIES) == ""  # the engine's business
+        assert verdict_on_request(request, policy="solver", replies=REPLIES).ok  # the engine's business
     for request in hostile.absurd_requests():
-        assert fault_of_request(request, policy="solver", replies=REPLIES)
+        assert not verdict_on_request(request, policy="solver", replies=REPLIES).ok
 
 
 @pytest.mark.parametrize(

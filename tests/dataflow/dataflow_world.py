@@ -23,7 +23,7 @@ from astraflow.config import (
 )
 from astraflow.dataflow.core import DataflowCore
 from astraflow.dataflow.evals import EvalScore
-from astraflow.dataflow.ledger import imbalance
+from astraflow.dataflow.ledger import ISSUED, RECORD_COUNTS
 from astraflow.messages import (
     Decision,
     Episode,
@@ -39,6 +39,12 @@ from astraflow.messages import (
 )
 
 INCARNATION = "inc"
+
+
+def imbalance(counts: Mapping[str, int]) -> int:
+    """issued − everything that became of it; 0 unless a task was lost or counted twice."""
+    ended = sum(count for reason, count in counts.items() if reason not in RECORD_COUNTS and reason != ISSUED)
+    return counts.get(ISSUED, 0) - ended
 
 
 def turn(version: int, *, context: int = 2, sampled: int = 3) -> Turn:
@@ -57,13 +63,11 @@ def episode_of(
     """The record of a task: one single-turn trajectory per policy in `rewards`, sampled by `versions` (default: 0)."""
     versions = versions or {}
     return Episode(
-        task_id=task.id, attempt=task.attempt, group_id=task.group_id,
-        group_size=task.group_size, member=task.member, source=task.source, env=task.env, reason=reason,
+        **task.ref(), task_id=task.id, reason=reason, correct=float(sum(rewards.values()) > 0),
         trajectories=tuple(
             Trajectory(policy=policy, turns=(turn(versions.get(policy, 0)),), reward=reward)
             for policy, reward in rewards.items()
         ),
-        feeds=task.feeds, correct=float(sum(rewards.values()) > 0), eval_set=task.eval_set, eval_round=task.eval_round,
     )  # fmt: skip
 
 

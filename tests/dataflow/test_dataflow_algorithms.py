@@ -238,16 +238,16 @@ def test_in_deterministic_mode_selectors_do_not_see_the_order_of_arrivals(kind: 
 
 def test_a_knob_is_turned_by_its_key_and_stays_turned_after_a_restart() -> None:
     world = solver_world(source("greso"), filters=("truncated",), replay=ReplaySection(kind="prioritized"))
-    world.core.set_knob("sources.train.select.args.target", 0.1)
-    world.core.set_knob("policies.solver.trainer.filter_args.truncated.most", 0.2)
-    world.core.set_knob("policies.solver.trainer.replay.args.alpha", 1)
+    world.core.users.set_knob("sources.train.select.args.target", 0.1)
+    world.core.users.set_knob("policies.solver.trainer.filter_args.truncated.most", 0.2)
+    world.core.users.set_knob("policies.solver.trainer.replay.args.alpha", 1)
     with pytest.raises(ConfigError, match=r"did you mean 'sources.train.select.args.target'"):
-        world.core.set_knob("sources.train.select.args.tragt", 0.1)
+        world.core.users.set_knob("sources.train.select.args.tragt", 0.1)
     with pytest.raises(ConfigError, match="target is 3"):
-        world.core.set_knob("sources.train.select.args.target", 3)
+        world.core.users.set_knob("sources.train.select.args.target", 3)
     world.save()
     world.crash()
-    knobs = world.core.knobs()
+    knobs = world.core.users.knobs()
     assert knobs["sources.train.select.args.target"] == 0.1
     assert knobs["policies.solver.trainer.filter_args.truncated.most"] == 0.2
     assert knobs["policies.solver.trainer.replay.args.alpha"] == 1

@@ -4,7 +4,8 @@ import msgspec
 import pytest
 
 from astraflow.config import DataflowSection, EnvSection, EvalSection, RunConfig, SourceSection, TrainerSection
-from astraflow.dataflow.core import REPORT_S, DataflowCore, VerdictKind
+from astraflow.dataflow.core import REPORT_S, DataflowCore
+from astraflow.dataflow.groups import Arrival
 from astraflow.dataflow.snapshot import SNAPSHOT_SCHEMA
 from astraflow.errors import ConfigError, CursorError, MessageError
 from astraflow.messages import DecisionKind, Reason
@@ -249,11 +250,11 @@ def test_records_that_fit_no_task_are_unknown() -> None:
         ],
         start=1,
     ):
-        assert world.core.on_episode(msgspec.structs.replace(good, **changes), k).kind is VerdictKind.UNKNOWN, changes
+        assert world.core.on_episode(msgspec.structs.replace(good, **changes), k).arrival is Arrival.UNKNOWN, changes
     assert world.core.ledger("solver")["unknown"] == 7
-    assert world.core.on_episode(good, 8).kind is VerdictKind.TERMINAL
-    assert world.core.on_episode(good, 8).kind is VerdictKind.SEEN
-    assert world.core.on_episode(good, 9).kind is VerdictKind.LATE
+    assert world.core.on_episode(good, 8).arrival is Arrival.TERMINAL
+    assert world.core.on_episode(good, 8).arrival is Arrival.SEEN
+    assert world.core.on_episode(good, 9).arrival is Arrival.LATE
 
 
 def test_a_verdict_says_what_became_of_the_group() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astraflow.config import DataflowSection, EnvSection, EvalSection, RunConfig, SourceSection, TrainerSection
-from astraflow.dataflow.ledger import BUFFERED, ISSUED, OPEN, RECORD_COUNTS
+from astraflow.dataflow.ledger import ISSUED, RECORD_COUNTS, Fate
 from astraflow.messages import Reason
 from tests.dataflow.dataflow_world import World, config_of
 
@@ -96,7 +96,7 @@ def test_promises_hold_through_faults_and_crashes(seed: int, order: str, steps: 
     for policy in world.trainers:
         ledger = world.core.ledger(policy)
         ended = {reason: count for reason, count in ledger.items() if reason not in RECORD_COUNTS}
-        assert ended[OPEN] == ended[BUFFERED] == 0, ledger
+        assert ended[Fate.OPEN] == ended[Fate.BUFFERED] == 0, ledger
         assert ended.pop(ISSUED) == sum(ended.values())
         assert world.trainers[policy].step == world.trainers[policy].steps
 

@@ -49,7 +49,7 @@ def test_algorithms_of_ones_own_are_found_used_counted_and_restored(
         world.read_one()
     ledger = world.core.ledger("solver")
     assert ledger["my_filter:NoLongReplies"] + ledger.get("zero-advantage", 0) == ledger["issued"] == 128
-    world.core.set_knob("policies.solver.trainer.filter_args.my_filter:NoLongReplies.most_tokens", 3)
+    world.core.users.set_knob("policies.solver.trainer.filter_args.my_filter:NoLongReplies.most_tokens", 3)
     world.save()
     world.crash()
     world.run()

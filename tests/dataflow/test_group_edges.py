@@ -10,12 +10,10 @@ import pytest
 
 from astraflow.config import DataflowSection, SourceSection, TrainerSection
 from astraflow.dataflow.advantages import grpo
-from astraflow.dataflow.core import VerdictKind
-from astraflow.dataflow.ledger import imbalance
-from astraflow.dataflow.overlong import NO_PENALTY, Overlong
-from astraflow.dataflow.samples import judge
+from astraflow.dataflow.groups import Arrival
+from astraflow.dataflow.samples import NO_PENALTY, Overlong, judge_episode
 from astraflow.messages import Episode, Reason, Task, Trajectory, array_of
-from tests.dataflow.dataflow_world import World, config_of, episode_of, turn
+from tests.dataflow.dataflow_world import World, config_of, episode_of, imbalance, turn
 
 GROUP = 8
 
@@ -37,10 +35,10 @@ def tasks_of(world: World, index: int) -> list[Task]:
     return sorted(found, key=lambda task: task.member)
 
 
-def tell(world: World, episode: Episode) -> VerdictKind:
+def tell(world: World, episode: Episode) -> Arrival:
     world.episodes.append(episode)
     world.read += 1
-    return world.core.on_episode(episode, world.read).kind
+    return world.core.on_episode(episode, world.read).arrival
 
 
 def close(world: World, index: int, rewards: Sequence[Any], *, failed: Reason = Reason.ENV, **changes: Any) -> None:
@@ -148,11 +146,11 @@ def test_members_of_several_versions_are_one_group_as_old_as_its_oldest() -> Non
 def test_a_record_that_comes_twice_counts_once() -> None:
     world = world_of()
     first, *others = tasks_of(world, 0)
-    assert tell(world, episode_of(first, {"solver": 1.0})) is VerdictKind.TERMINAL
-    assert tell(world, episode_of(first, {"solver": 0.0})) is VerdictKind.LATE
+    assert tell(world, episode_of(first, {"solver": 1.0})) is Arrival.TERMINAL
+    assert tell(world, episode_of(first, {"solver": 0.0})) is Arrival.LATE
     for task in others:
         tell(world, episode_of(task, {"solver": 0.0}))
-    assert tell(world, episode_of(first, {"solver": 0.0})) is VerdictKind.LATE, "also after the group closed"
+    assert tell(world, episode_of(first, {"solver": 0.0})) is Arrival.LATE, "also after the group closed"
     for index in (1, 2):
         close(world, index, [1.0] + [0.0] * 7)
     batch = world.emit("solver")
@@ -178,7 +176,7 @@ def test_infra_is_regenerated_and_bounded_and_the_policys_own_fault_is_trained()
         if again:
             assert (again[0].attempt, again[0].seed) == (attempt + 1, first.seed)
             first = again[0]
-    assert verdicts == [VerdictKind.RETRY, VerdictKind.RETRY, VerdictKind.TERMINAL]
+    assert verdicts == [Arrival.RETRY, Arrival.RETRY, Arrival.TERMINAL]
     ledger = balanced(world)
     assert (ledger["retried"], ledger["infra"], ledger["buffered"]) == (2, 1, 7)
     assert "policy" not in ledger, "a fault of the policy's own is a sample"
@@ -205,5 +203,5 @@ def test_overlong_replies_are_judged_lower_but_reported_as_they_were() -> None:
     assert world.core.batch_metrics("solver")["dataflow.reward_all"] == 1.0
     several = Trajectory(policy="solver", turns=(turn(0, sampled=10), turn(0, sampled=256)), reward=1.0)
     episode = msgspec.structs.replace(episode_of(tasks_of(world, 1)[0], {}), trajectories=(several,))
-    judged = judge(episode, "solver", Overlong(0.5, 256, 128))
+    judged = judge_episode(episode, "solver", Overlong(0.5, 256, 128))
     assert judged.penalty == 0.5, "the longest reply counts"

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from astraflow.dataflow.groups import OpenGroup, Seat, Taken
+from astraflow.dataflow.groups import Arrival, OpenGroup, Seat
+from astraflow.dataflow.ledger import Fate
 from astraflow.dataflow.tasks import tasks_of
 from astraflow.messages import Decision, DecisionKind, Reason
 from tests.dataflow.dataflow_world import config_of, episode_of
@@ -24,8 +25,8 @@ def group() -> OpenGroup:
 def test_the_first_good_record_counts_whatever_its_attempt() -> None:
     each = group()
     each.reissue(0, 1)
-    assert each.take(episode_of(TASKS[0], REWARDS), 7, max_attempts=3) is Taken.TERMINAL
-    assert each.take(episode_of(TASKS[0], REWARDS), 8, max_attempts=3) is Taken.LATE
+    assert each.seat_record(episode_of(TASKS[0], REWARDS), 7, max_attempts=3) is Arrival.TERMINAL
+    assert each.seat_record(episode_of(TASKS[0], REWARDS), 8, max_attempts=3) is Arrival.LATE
     assert each.sequences() == [7]
     assert each.open_members() == [1]
 
@@ -34,30 +35,30 @@ def test_the_first_good_record_counts_whatever_its_attempt() -> None:
 def test_infrastructure_is_given_another_attempt_until_they_are_used_up(reason: Reason) -> None:
     each = group()
     failed = episode_of(TASKS[0], {}, reason=reason)
-    assert each.take(failed, 1, max_attempts=2) is Taken.RETRY
-    assert each.take(failed, 2, max_attempts=2) is Taken.LATE, "the same failure twice"
+    assert each.seat_record(failed, 1, max_attempts=2) is Arrival.RETRY
+    assert each.seat_record(failed, 2, max_attempts=2) is Arrival.LATE, "the same failure twice"
     again = each.again(0, attempt=1, now=3.0, reason="failed")
     assert (again.kind, again.member, again.attempt, again.cohort_id) == (DecisionKind.REISSUE, 0, 1, "")
     each.reissue(0, 1)
     each.reissue(0, 1)
-    assert each.take(failed, 3, max_attempts=2) is Taken.LATE, "of an attempt that was replaced"
+    assert each.seat_record(failed, 3, max_attempts=2) is Arrival.LATE, "of an attempt that was replaced"
     second = episode_of(tasks_of(config_of(), again, "math", [0], lambda env, index: {})[0], {}, reason=reason)
-    assert each.take(second, 4, max_attempts=2) is Taken.TERMINAL
+    assert each.seat_record(second, 4, max_attempts=2) is Arrival.TERMINAL
     assert each.seats[0].failure == reason
 
 
 @pytest.mark.parametrize("reason", [Reason.ENV, Reason.GRADER, Reason.CANCELLED])
 def test_other_failures_end_the_member_at_once(reason: Reason) -> None:
     each = group()
-    assert each.take(episode_of(TASKS[1], {}, reason=reason), 1, max_attempts=3) is Taken.TERMINAL
+    assert each.seat_record(episode_of(TASKS[1], {}, reason=reason), 1, max_attempts=3) is Arrival.TERMINAL
     assert each.seats[1].failure == reason
     assert each.sequences() == []
 
 
 def test_giving_up_touches_open_members_only() -> None:
     each = group()
-    each.take(episode_of(TASKS[0], REWARDS), 7, max_attempts=3)
-    each.give_up(-1, "unused")
+    each.seat_record(episode_of(TASKS[0], REWARDS), 7, max_attempts=3)
+    each.give_up(-1, Fate.UNUSED)
     assert [seat.failure for seat in each.seats] == ["", "unused"]
     assert each.complete
     each.reissue(1, 5)
@@ -66,7 +67,7 @@ def test_giving_up_touches_open_members_only() -> None:
 
 def test_a_good_record_makes_the_next_attempt_needless() -> None:
     each = group()
-    each.take(episode_of(TASKS[0], {}, reason=Reason.INFRA), 1, max_attempts=3)
+    each.seat_record(episode_of(TASKS[0], {}, reason=Reason.INFRA), 1, max_attempts=3)
     assert each.retrying
-    assert each.take(episode_of(TASKS[0], REWARDS), 2, max_attempts=3) is Taken.TERMINAL
+    assert each.seat_record(episode_of(TASKS[0], REWARDS), 2, max_attempts=3) is Arrival.TERMINAL
     assert not each.retrying

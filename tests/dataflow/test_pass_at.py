@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from astraflow.dataflow.pass_at import ladder, pass_at, standard_error
+from astraflow.dataflow.eval_rounds import ladder, pass_at, standard_error
 
 
 @pytest.mark.parametrize(("answers", "right", "k"), [(1, 0, 1), (1, 1, 1), (5, 2, 3), (6, 1, 2), (6, 6, 4), (7, 3, 7)])

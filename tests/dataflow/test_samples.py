@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from astraflow.dataflow.samples import judge, sample_of, trajectories_of
+from astraflow.dataflow.samples import judge_episode, sample_of, trajectories_of
 from astraflow.messages import Episode, Reason, Trajectory, Turn, VersionSpan, array_of
 
 
@@ -55,31 +55,31 @@ def test_a_turn_that_sampled_nothing_leaves_only_its_context() -> None:
 
 def test_several_trajectories_of_a_policy_share_their_mean_reward() -> None:
     both = episode(one(GOOD, reward=1.0), one(GOOD, policy="verifier"), one(turn([1], [2], [(2, 0, 1)]), reward=0.0))
-    judged = judge(both, "solver")
-    assert (judged.fate, judged.reward, judged.versions) == ("", 0.5, (2, 4))
+    judged = judge_episode(both, "solver")
+    assert (judged.fate, judged.reward, judged.versions) == (None, 0.5, (2, 4))
     assert [at for at, _ in trajectories_of(both, "solver")] == [0, 2]
 
 
 @pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf, None, 1e308, "1"])
 def test_a_reward_that_is_no_number_is_the_graders_fault(reward: Any) -> None:
-    assert judge(episode(one(GOOD, reward=reward)), "solver").fate == "grader"
-    assert judge(episode(one(GOOD), one(GOOD, reward=reward, policy="other")), "solver").fate == ""
+    assert judge_episode(episode(one(GOOD, reward=reward)), "solver").fate == "grader"
+    assert judge_episode(episode(one(GOOD), one(GOOD, reward=reward, policy="other")), "solver").fate is None
 
 
 @pytest.mark.parametrize("reason", [Reason.INFRA, Reason.TIMEOUT, Reason.ENV, Reason.GRADER, Reason.CANCELLED])
 def test_a_failure_is_never_trained_on(reason: Reason) -> None:
-    assert judge(episode(one(GOOD), reason=reason), "solver").fate == reason
+    assert judge_episode(episode(one(GOOD), reason=reason), "solver").fate == reason
 
 
 @pytest.mark.parametrize("reason", [Reason.OK, Reason.POLICY, Reason.TRUNCATED])
 def test_the_policys_own_faults_are_trained_on(reason: Reason) -> None:
-    assert judge(episode(one(GOOD), reason=reason), "solver").fate == ""
+    assert judge_episode(episode(one(GOOD), reason=reason), "solver").fate is None
 
 
 def test_an_episode_without_sampled_tokens_is_no_sample() -> None:
-    assert judge(episode(one(turn([1, 2], [], []))), "solver").fate == "no-tokens"
-    assert judge(episode(), "solver").fate == "no-tokens"
-    assert judge(episode(one(GOOD, policy="verifier")), "solver").fate == "no-tokens"
+    assert judge_episode(episode(one(turn([1, 2], [], []))), "solver").fate == "no-tokens"
+    assert judge_episode(episode(), "solver").fate == "no-tokens"
+    assert judge_episode(episode(one(GOOD, policy="verifier")), "solver").fate == "no-tokens"
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_an_episode_without_sampled_tokens_is_no_sample() -> None:
     ],
 )
 def test_arrays_that_do_not_fit_together_are_malformed(bad: Turn) -> None:
-    assert judge(episode(one(GOOD, bad)), "solver").fate == "malformed"
+    assert judge_episode(episode(one(GOOD, bad)), "solver").fate == "malformed"
 
 
 def test_the_sample_is_as_it_was_recorded() -> None:

@@ -30,8 +30,8 @@ def decide(core: DataflowCore) -> list[Task]:
 
 def test_what_is_submitted_goes_first_in_a_group_of_its_own_and_once() -> None:
     core = World(config()).core
-    assert core.on_submission(WANTED, 7) == ""
-    assert core.on_submission(WANTED, 7) == "", "read again"
+    assert core.users.on_submission(WANTED, 7).ok
+    assert core.users.on_submission(WANTED, 7).ok, "read again"
     tasks = decide(core)
     first = [task for task in tasks if task.source == "submitted-math"]
     assert tasks[:3] == first
@@ -42,7 +42,7 @@ def test_what_is_submitted_goes_first_in_a_group_of_its_own_and_once() -> None:
 
 def test_a_submission_outlives_a_restart_before_and_after_it_is_issued() -> None:
     core = World(config()).core
-    core.on_submission(WANTED, 1)
+    core.users.on_submission(WANTED, 1)
     restored = DataflowCore.restore(config(), core.snapshot(), sizes=SIZES)
     issued = [task.id for task in decide(restored) if task.source == "submitted-math"]
     again = DataflowCore.restore(config(), restored.snapshot(), sizes=SIZES)
@@ -55,10 +55,10 @@ def test_a_submission_outlives_a_restart_before_and_after_it_is_issued() -> None
 def test_a_submission_behind_the_snapshot_is_read_before_the_decision_that_issued_it() -> None:
     core = World(config()).core
     snapshot = core.snapshot()
-    core.on_submission(WANTED, 1)
+    core.users.on_submission(WANTED, 1)
     decisions = core.plan(0.0)
     restored = DataflowCore.restore(config(), snapshot, sizes=SIZES)
-    restored.on_submission(WANTED, 1)
+    restored.users.on_submission(WANTED, 1)
     for decision in decisions:
         restored.apply_decision(decision)
     assert not [task for task in decide(restored) if task.source == "submitted-math"], "it was issued already"
@@ -75,18 +75,18 @@ def test_a_submission_behind_the_snapshot_is_read_before_the_decision_that_issue
 )
 def test_what_cannot_be_done_is_said(submission: Submission, why: str) -> None:
     core = World(config()).core
-    assert why in core.on_submission(submission, 1)
+    assert why in core.users.on_submission(submission, 1).text
     assert {task.source for task in decide(core)} == {"train"}
 
 
 def test_a_paused_run_issues_nothing_until_it_is_resumed_also_after_a_restart() -> None:
     core = World(config()).core
-    assert core.on_control(Control(kind=ControlKind.PAUSE), 1) == ""
+    assert core.users.on_control(Control(kind=ControlKind.PAUSE), 1).ok
     restored = DataflowCore.restore(config(), core.snapshot(), sizes=SIZES)
     for each in (core, restored):
         assert decide(each) == []
         assert "paused" in each.waits_for()
-    restored.on_control(Control(kind=ControlKind.RESUME), 2)
+    restored.users.on_control(Control(kind=ControlKind.RESUME), 2)
     assert decide(restored)
 
 
@@ -94,10 +94,10 @@ def test_an_evaluation_that_is_wanted_begins_once() -> None:
     world = World(config(evals={"held-out": EvalSection(env="math", size=2, every_steps=0)}))
     assert evaluated(world) == {0}
     assert evaluated(world) == set()
-    assert world.core.on_control(Control(kind=ControlKind.EVALUATE, name="held-out"), 1) == ""
+    assert world.core.users.on_control(Control(kind=ControlKind.EVALUATE, name="held-out"), 1).ok
     assert evaluated(world) == {1}
     assert evaluated(world) == set()
-    assert "did you mean" in world.core.on_control(Control(kind=ControlKind.EVALUATE, name="held-outt"), 2)
+    assert "did you mean" in world.core.users.on_control(Control(kind=ControlKind.EVALUATE, name="held-outt"), 2).text
 
 
 def evaluated(world: World) -> set[int]:
@@ -114,8 +114,8 @@ def evaluated(world: World) -> set[int]:
 
 def test_a_knob_is_set_or_the_order_is_refused() -> None:
     core = World(config()).core
-    knob = next(key for key in core.knobs() if key.startswith("sources.train.select.args."))
-    value = core.knobs()[knob]
-    assert core.on_control(Control(kind=ControlKind.SET, name=knob, value=value), 1) == ""
-    assert "did you mean" in core.on_control(Control(kind=ControlKind.SET, name=f"{knob}x", value=1), 2)
-    assert core.on_control(Control(kind=ControlKind.SET, name=knob, value="nonsense"), 3) != ""
+    knob = next(key for key in core.users.knobs() if key.startswith("sources.train.select.args."))
+    value = core.users.knobs()[knob]
+    assert core.users.on_control(Control(kind=ControlKind.SET, name=knob, value=value), 1).ok
+    assert "did you mean" in core.users.on_control(Control(kind=ControlKind.SET, name=f"{knob}x", value=1), 2).text
+    assert not core.users.on_control(Control(kind=ControlKind.SET, name=knob, value="nonsense"), 3).ok

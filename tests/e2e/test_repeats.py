@@ -42,11 +42,7 @@ async def repeating(bus: Bus) -> AsyncIterator[dict[str, int]]:
             episode = entry.message
             if isinstance(episode, Episode) and episode.task_id not in seen:
                 seen.add(episode.task_id)
-                task = Task(
-                    id=episode.task_id, group_id=episode.group_id, group_size=episode.group_size,
-                    member=episode.member, source=episode.source, env=episode.env, seed=1, feeds=episode.feeds,
-                    payload={"index": int(episode.task_id.split("/")[3])}, attempt=episode.attempt,
-                )  # fmt: skip
+                task = Task(**episode.ref(), id=episode.task_id, seed=1, payload={"index": episode.index})
                 await bus.publish(topology.task(task.env), task, msg_id=f"again/{task.id}")
                 repeated["task"] += 1
 

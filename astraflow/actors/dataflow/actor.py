@@ -19,9 +19,8 @@ from astraflow.actors.base.lease import HeldLease, lease
 from astraflow.actors.base.owned_key import OwnedKey
 from astraflow.actors.dataflow.failure_streak import FailureStreak
 from astraflow.actors.dataflow.issuing import Issuing
-from astraflow.actors.dataflow.recorded import recorded_floor
 from astraflow.actors.dataflow.restore import Restored, restore
-from astraflow.actors.dataflow.store import StoredState
+from astraflow.actors.dataflow.store import StoredState, recorded_floor
 from astraflow.actors.dataflow.users import Users
 from astraflow.bus import LogEntry
 from astraflow.concurrency import Background
@@ -119,9 +118,9 @@ class Dataflow:
                 self._ctx.gauge(DATAFLOW_READY_GROUPS.of(policy), groups)
             item = await self._ctx.unless_stopped(self._next_input())
             if item is not None:
-                self._take(item)
+                self._take_input(item)
             for _ in range(min(INPUTS_AT_ONCE, self._inbox.qsize())):
-                self._take(self._inbox.get_nowait())
+                self._take_input(self._inbox.get_nowait())
 
     async def _next_input(self) -> Input | None:
         try:
@@ -130,7 +129,7 @@ class Dataflow:
         except TimeoutError:
             return None
 
-    def _take(self, item: Input) -> None:
+    def _take_input(self, item: Input) -> None:
         self._dirty = True
         if isinstance(item, Progress):
             self._durable_samples[item.policy] = item.durable_sequence
@@ -138,12 +137,12 @@ class Dataflow:
         elif isinstance(item, dict):
             self._take_depths(item)
         elif isinstance(item.message, Episode):
-            verdict = self._core.on_episode(item.message, item.sequence)
+            taken = self._core.on_episode(item.message, item.sequence)
             self._episodes = item.cursor
             reason, error = item.message.reason, item.message.error or "no detail"
-            self._failures.take(verdict.fates, f"episode of env {item.message.env}: {reason}: {error}")
+            self._failures.see_group(taken.fates, f"episode of env {item.message.env}: {reason}: {error}")
         else:
-            self._users.take(item)
+            self._users.take_entry(item)
 
     def _take_depths(self, depths: Depths) -> None:
         now = self._now()
@@ -173,7 +172,9 @@ class Dataflow:
         self._decided += 1
         await self._decisions.append(decision, msg_id=f"{self._ctx.incarnation}/decision-{self._decided}")
         fates = self._core.apply_decision(decision)
-        self._failures.take(fates, f"one was given up ({decision.reason}): {self._ctx.last_error or decision.group_id}")
+        self._failures.see_group(
+            fates, f"one was given up ({decision.reason}): {self._ctx.last_error or decision.group_id}"
+        )
         self._dirty = True
 
     async def _give_up_unmade(self) -> None:

@@ -6,7 +6,7 @@ answer with failures, which would otherwise spin for ever.
 
 from collections.abc import Mapping
 
-from astraflow.dataflow.ledger import SMALL_GROUP
+from astraflow.dataflow.ledger import Fate
 from astraflow.errors import TrainingError
 
 
@@ -17,14 +17,14 @@ class FailureStreak:
         self._most = most
         self._groups = 0
 
-    def take(self, fates: Mapping[str, str], last: str) -> None:
+    def see_group(self, fates: Mapping[str, Fate], last: str) -> None:
         """A group has closed (no fates: none has). `last`: what closed it. Raises TrainingError if the streak is long.
 
         A group whose members all got lost, or could not be made, counts like one that failed.
         """
         if not fates:
             return
-        if all(fate == SMALL_GROUP for fate in fates.values()):
+        if all(fate is Fate.SMALL_GROUP for fate in fates.values()):
             self._groups += 1
         else:
             self._groups = 0

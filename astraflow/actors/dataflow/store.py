@@ -4,6 +4,7 @@ It does not interpret the core's state. Invariant: state and positions are in on
 nothing is purged that the newest durable snapshot still needs.
 """
 
+import math
 from collections.abc import Mapping
 
 import msgspec
@@ -12,7 +13,9 @@ from astraflow import clock
 from astraflow.actors.base.owned_key import seal
 from astraflow.bus import Bus, Cursor
 from astraflow.errors import BusError
-from astraflow.messages import PartRef, SnapshotPointer
+from astraflow.messages import Member, MemberState, PartRef, SnapshotPointer
+from astraflow.messages.metric_names import RECORDER_EPISODES
+from astraflow.messages.roles import Role
 
 POINTER_KEY = "snapshot.dataflow"
 
@@ -96,3 +99,17 @@ class DataflowStore:
             if cursor is not None:
                 below = min(cursor.sequence, durable_samples.get(policy, 0))
                 await self._bus.logs.purge(topology.samples(policy), below_sequence=below)
+
+
+async def recorded_floor(bus: Bus) -> int | None:
+    """Who purges EPISODES must keep this sequence and what follows: a recorder that lives has not recorded it yet.
+
+    A killed recorder still counts until its member record expires, so that it misses nothing if it is back by then.
+    None: there is no recorder. 0: one is there that has not said where it stands.
+    """
+    members = (entry.message for entry in (await bus.kv.entries("member.")).values())
+    recorders = [
+        m for m in members if isinstance(m, Member) and m.role == Role.RECORDER and m.state != MemberState.GONE
+    ]
+    places = [m.gauges.get(RECORDER_EPISODES, 0.0) for m in recorders]
+    return min((int(place) if math.isfinite(place) else 0 for place in places), default=None)

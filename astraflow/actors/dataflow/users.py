@@ -1,7 +1,7 @@
 """What users want of a run: the tasks that they submit and the orders that they give, from their logs into the core.
 
-The driver calls `take` and `answer`; nothing here touches the core from another task. Invariant: the cursors are behind
-what the core has taken in, so they may stand in the same snapshot.
+The driver calls `take_entry` and `answer`; nothing here touches the core from another task. Invariant: the cursors are
+behind what the core has taken in, so they may stand in the same snapshot.
 """
 
 import asyncio
@@ -34,19 +34,20 @@ class Users:
             group.create_task(follow(topology.submissions, self.submissions))
             group.create_task(follow(topology.controls, self.controls))
 
-    def take(self, entry: LogEntry) -> None:
+    def take_entry(self, entry: LogEntry) -> None:
         """Hand it to the core; what comes of it is said by `answer`."""
         if isinstance(entry.message, Submission):
             self.submissions = entry.cursor
-            if refusal := self._core.on_submission(entry.message, entry.sequence):
-                self._answers.append((f"submission refused: {refusal}", {"refusal": refusal}))
+            verdict = self._core.users.on_submission(entry.message, entry.sequence)
+            if not verdict.ok:
+                self._answers.append((f"submission refused: {verdict.text}", {"refusal": verdict.text}))
         elif isinstance(entry.message, Control):
             order = entry.message
             self.controls = entry.cursor
-            refusal = self._core.on_control(order, entry.sequence)
-            what = f"{order.kind} {order.name}".strip()
-            text = f"{what} refused: {refusal}" if refusal else f"{what}: done, as a user wants it"
-            self._answers.append((text, {"order": order.order, "refusal": refusal}))
+            verdict = self._core.users.on_control(order, entry.sequence)
+            name = f"{order.kind} {order.name}".strip()
+            text = f"{name}: done, as a user wants it" if verdict.ok else f"{name} refused: {verdict.text}"
+            self._answers.append((text, {"order": order.order, "refusal": verdict.text}))
 
     def answer(self, publishing: asyncio.TaskGroup) -> None:
         """Tell people, and who waits for an order to be carried out."""

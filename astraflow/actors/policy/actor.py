@@ -14,7 +14,7 @@ from functools import partial
 from astraflow import clock
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.handover import start_work
-from astraflow.actors.base.screening import fault_of_request
+from astraflow.actors.base.screening import verdict_on_request
 from astraflow.actors.policy.cohorts import Cohorts
 from astraflow.actors.policy.load import load
 from astraflow.actors.policy.reply_stream import ReplyStream
@@ -35,6 +35,7 @@ from astraflow.messages.metric_names import (
     POLICY_VERSION,
     POLICY_WAITING,
 )
+from astraflow.verdict import Verdict
 from astraflow.weights.transfer.follower import WeightFollower
 
 REPORT_EVERY_S = 1.0
@@ -106,8 +107,8 @@ class Replica:
         assert isinstance(request, GenRequest), request  # the queue holds no other type
         engine_id = f"{request.id}@{request.attempt}"
         try:
-            if fault := self._fault_of(request):
-                await delivery.reject(fault)
+            if not (verdict := self._verdict_on(request)).ok:
+                await delivery.reject(verdict.text)
             elif (stream := self._streams.get(engine_id)) is not None:  # its ack was lost: it is in work
                 await (delivery.ack() if stream.is_accepted else delivery.nak(AGAIN_S))
             elif (
@@ -130,7 +131,7 @@ class Replica:
         async with self._ctx.bus.core.subscribe(subject) as messages:
             async for decoded in messages:
                 request = decoded.message
-                if not isinstance(request, GenRequest) or self._fault_of(request):
+                if not isinstance(request, GenRequest) or not self._verdict_on(request).ok:
                     self._ctx.bus.counters["generation.malformed"] += 1
                 elif (engine_id := f"{request.id}@{request.attempt}") not in self._streams:
                     stream = self._streams[engine_id] = ReplyStream(self._ctx.bus, request, self._ctx.incarnation)
@@ -153,8 +154,8 @@ class Replica:
             del self._streams[engine_id]
             self._hold(-1)
 
-    def _fault_of(self, request: GenRequest) -> str:
-        return fault_of_request(request, policy=self._ctx.policy, replies=f"{self._ctx.bus.topology.root}.reply.")
+    def _verdict_on(self, request: GenRequest) -> Verdict:
+        return verdict_on_request(request, policy=self._ctx.policy, replies=f"{self._ctx.bus.topology.root}.reply.")
 
     async def _work(self, delivery: Delivery, request: GenRequest, stream: ReplyStream, engine_id: str) -> None:
         try:

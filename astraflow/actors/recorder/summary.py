@@ -11,13 +11,13 @@ from pathlib import Path
 import msgspec
 
 from astraflow.config import RunConfig
-from astraflow.dataflow import ledger
+from astraflow.dataflow.ledger import ISSUED, RECORD_COUNTS, Fate
 from astraflow.messages import Head, Ledger, Progress, RunRecord
 from astraflow.messages.metric_names import TRAIN_STALENESS_MAX, TRAIN_STALENESS_MEAN, TRAIN_TOKENS
 from astraflow.view.history import EpisodeTotals, EvalPoint, History, PolicyHistory
 from astraflow.view.wording import amount, change, counts, duration
 
-NOT_SKIPPED = ledger.RECORD_COUNTS | {ledger.ISSUED, ledger.EMITTED, ledger.OPEN, ledger.BUFFERED}
+NOT_SKIPPED = RECORD_COUNTS | {ISSUED, Fate.EMITTED, Fate.OPEN, Fate.BUFFERED}
 
 
 class EvalSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,7 +180,7 @@ def _policy_lines(name: str, policy: PolicySummary) -> list[str]:
     if policy.trained_tasks:
         lines.append(f"  trained     {policy.trained_tasks:,} tasks, digest {policy.trained_digest[:12]}")
     lines.append(f"  not trained {counts(policy.skipped)}")
-    records = {reason: policy.ledger.get(reason, 0) for reason in ledger.RECORD_COUNTS}
+    records = {reason: policy.ledger.get(reason, 0) for reason in RECORD_COUNTS}
     if any(records.values()):
         lines.append(f"  records     {counts(records)}")
     if policy.skipped_steps:

@@ -119,8 +119,8 @@ class RolloutPool:
         assert isinstance(task, Task), task  # the queue holds no other type
         key = (task.id, task.attempt)
         try:
-            if fault := self._player.fault_of(task):
-                await delivery.reject(fault)
+            if not (verdict := self._player.verdict_on(task)).ok:
+                await delivery.reject(verdict.text)
                 return
             async with delivery.keep_alive():
                 if (other := self._in_work.get(key)) is not None:

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from astraflow import clock
 from astraflow.actors.base.context import ActorContext
-from astraflow.actors.base.screening import fault_of_task
+from astraflow.actors.base.screening import verdict_on_task
 from astraflow.actors.rollout.budget import Budget
 from astraflow.actors.rollout.call import Generates
 from astraflow.actors.rollout.cohort_gate import CohortGate
@@ -27,6 +27,7 @@ from astraflow.errors import BudgetError, BusError, EngineError, EnvError
 from astraflow.messages import TRAINABLE_REASONS, Episode, Reason, Sampling, Task, Trajectory
 from astraflow.models.tokenizer import ChatTokenizer, utf8
 from astraflow.named import nearest
+from astraflow.verdict import Verdict
 
 MAX_ERROR_CHARS = 4000
 
@@ -66,14 +67,8 @@ def _record(
 ) -> Episode:
     correct = outcome.correct if outcome else None
     return Episode(
+        **task.ref(),
         task_id=task.id,
-        attempt=task.attempt,
-        group_id=task.group_id,
-        group_size=task.group_size,
-        member=task.member,
-        source=task.source,
-        env=task.env,
-        feeds=task.feeds,
         reason=reason,
         error=utf8(str(error))[:MAX_ERROR_CHARS],
         trajectories=trajectories,
@@ -81,8 +76,6 @@ def _record(
         prompt=utf8(str(outcome.prompt)) if outcome else "",
         answer=utf8(str(outcome.answer)) if outcome else "",
         metrics=_plain(outcome.metrics) if outcome else {},
-        eval_set=task.eval_set,
-        eval_round=task.eval_round,
         started_at=started_at,
         ended_at=clock.wall(),
     )
@@ -115,9 +108,9 @@ class Player:
         self._gate = gate
         self._tokenizers = tokenizers
 
-    def fault_of(self, task: Task) -> str:
-        """Why a task can't be played here, whatever comes of it; "" if it can."""
-        return fault_of_task(task, incarnation=self._ctx.record.incarnation, envs=self._envs)
+    def verdict_on(self, task: Task) -> Verdict:
+        """Whether a task can be played here, whatever comes of it."""
+        return verdict_on_task(task, incarnation=self._ctx.record.incarnation, envs=self._envs)
 
     async def play(self, task: Task) -> Episode:
         """One attempt, from task to terminal record. Raises nothing but CancelledError."""

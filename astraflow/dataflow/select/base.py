@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from astraflow.errors import ConfigError
+
 SELECTS = {
     "accept-all": "astraflow.dataflow.select.accept_all:AcceptAll",
     "curriculum": "astraflow.dataflow.select.curriculum:Curriculum",
@@ -43,14 +45,14 @@ class GroupResult:
     @property
     def mixed(self) -> bool:
         """Some policy's members did differently well, so that there is something to learn."""
-        return any(max(each) - min(each) > SAME_REWARD for each in self.rewards.values() if each)
+        return any(max(rewards) - min(rewards) > SAME_REWARD for rewards in self.rewards.values() if rewards)
 
     @property
     def success(self) -> float:
         """Share of success, 0..1: how often it was correct, else the mean reward clipped to 0..1."""
         if self.correct is not None:
             return self.correct
-        rewards = [reward for each in self.rewards.values() for reward in each]
+        rewards = [reward for of_policy in self.rewards.values() for reward in of_policy]
         return min(1.0, max(0.0, sum(rewards) / len(rewards)))
 
 
@@ -68,3 +70,17 @@ class Select(Protocol):
     def observe(self, result: GroupResult) -> None:
         """A group of this source has closed."""
         ...
+
+
+def share(name: str, value: float, *, least: float = 0.0) -> float:
+    """`value` if it is in [least, 1]. Raises ConfigError."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= 1:
+        raise ConfigError(f"{name} is {value!r}, expected a number from {least:g} to 1")
+    return float(value)
+
+
+def count(name: str, value: int, *, least: int = 1) -> int:
+    """`value` if it is an integer of at least `least`. Raises ConfigError."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigError(f"{name} is {value!r}, expected an integer of at least {least}")
+    return value

@@ -6,8 +6,7 @@ The variance of a task's reward, and with it what a group can teach, is largest 
 
 from typing import Any
 
-from astraflow.dataflow.select.base import GroupResult, Prompt
-from astraflow.dataflow.select.checks import share
+from astraflow.dataflow.select.base import GroupResult, Prompt, share
 from astraflow.dataflow.select.difficulty import SuccessRates
 
 

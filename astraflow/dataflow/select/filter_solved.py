@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from astraflow.dataflow.select.base import GroupResult, Prompt
-from astraflow.dataflow.select.checks import count, share
+from astraflow.dataflow.select.base import GroupResult, Prompt, count, share
 from astraflow.messages.ids import RangeSet
 
 

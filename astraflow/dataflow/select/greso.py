@@ -13,8 +13,7 @@ between 0.11 and 0.98.
 
 from typing import Any
 
-from astraflow.dataflow.select.base import GroupResult, Prompt
-from astraflow.dataflow.select.checks import count, share
+from astraflow.dataflow.select.base import GroupResult, Prompt, count, share
 
 SOLVED = 0.5  # a group without variance did either well or badly
 LEAST_P, MOST_P = 0.05, 0.95

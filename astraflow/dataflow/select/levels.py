@@ -5,8 +5,7 @@ Which level a task is of stands in its index (`ids.LEVEL_STRIDE`), so the enviro
 
 from typing import Any
 
-from astraflow.dataflow.select.base import GroupResult, Prompt
-from astraflow.dataflow.select.checks import count, share
+from astraflow.dataflow.select.base import GroupResult, Prompt, count, share
 from astraflow.errors import ConfigError
 from astraflow.messages.ids import level_of
 

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from astraflow.dataflow.select.base import GroupResult, Prompt
-from astraflow.dataflow.select.checks import share
+from astraflow.dataflow.select.base import GroupResult, Prompt, share
 from astraflow.dataflow.select.difficulty import SuccessRates
 from astraflow.errors import ConfigError
 
