@@ -24,12 +24,15 @@
     ├── WeightsError               the publisher of a version: digest, shape or base mismatch
     ├── PlaceError                 the reader of a payload, who tries another place
     ├── TrainingError              the author of the run: training diverged or can't go on from what is there
+    │   └── DamagedCheckpointError nobody: it is set aside, and the one before is used
     ├── EmptyGroupError            the caller: a group without members has no advantages
     └── NotNeededError             nobody: the task's group is closed, its player stops
 
 What runs inside an SGLang server has errors of its own: nothing of this package can be imported there.
 A message says what, where, what was got, what was expected, and the next step.
 """
+
+from pathlib import Path
 
 
 class AstraflowError(Exception):
@@ -138,6 +141,14 @@ class PlaceError(AstraflowError):
 
 class TrainingError(AstraflowError):
     """Training can't go on: it diverged, or its state is unusable. Restarting would only repeat it."""
+
+
+class DamagedCheckpointError(TrainingError):
+    """A checkpoint's own files can't be read or don't match their digests."""
+
+    def __init__(self, text: str, *, checkpoint: Path) -> None:
+        super().__init__(text)
+        self.checkpoint = checkpoint
 
 
 class EmptyGroupError(AstraflowError):

@@ -1,13 +1,15 @@
 """What one line of metrics.jsonl, events.jsonl and episodes.jsonl looks like. Pure; JSON has no NaN, so NaN is null."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from astraflow.messages import Episode, Event, Metrics
+
+T = TypeVar("T")
 
 TOKEN_BYTES = 4
 _FIELDS = ("at", "kind", "policy", "step", "version", "batch", "lineage", "labels")
@@ -108,21 +110,31 @@ def encode_line(line: Episode | Event | Metrics, *, episode_text: bool = True) -
     return msgspec.json.encode(view, enc_hook=str) + b"\n"
 
 
-def read_metrics(path: Path) -> Iterator[Metrics]:
-    """Every message in a metrics.jsonl; nothing if there is no such file."""
-    for line in _lines(path):
-        yield metrics_of(msgspec.json.decode(line))
+Damaged = Callable[[Path, int], None]  # is told of a line that can't be read: the file, and the line's number from 1
 
 
-def read_episodes(path: Path) -> Iterator[EpisodeLine]:
-    """Every line of an episodes.jsonl; nothing if there is no such file."""
-    decoder = msgspec.json.Decoder(EpisodeLine)
-    for line in _lines(path):
-        yield decoder.decode(line)
+def read_metrics(path: Path, *, damaged: Damaged | None = None) -> Iterator[Metrics]:
+    """Every message in a metrics.jsonl that can be read; nothing if there is no such file."""
+    return _lines(path, lambda line: metrics_of(msgspec.json.decode(line)), damaged)
 
 
-def _lines(path: Path) -> Iterator[bytes]:
+def read_episodes(path: Path, *, damaged: Damaged | None = None) -> Iterator[EpisodeLine]:
+    """Every line of an episodes.jsonl that can be read; nothing if there is no such file."""
+    return _lines(path, msgspec.json.Decoder(EpisodeLine).decode, damaged)
+
+
+def _lines(path: Path, decode: Callable[[bytes], T], damaged: Damaged | None) -> Iterator[T]:
     """Whole lines only: a file that is being written may end in the middle of one."""
-    if path.exists():
-        with path.open("rb") as file:
-            yield from (line for line in file if line.endswith(b"\n"))
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                item = decode(line)
+            except (msgspec.MsgspecError, UnicodeDecodeError, TypeError, AttributeError):
+                if damaged is not None:
+                    damaged(path, number)
+            else:
+                yield item

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from astraflow.actors.trainer.checkpoints import (
+    LINEAGE_FILE,
     STATE_FILE,
     Checkpoints,
     CheckpointState,
@@ -15,7 +16,7 @@ from astraflow.actors.trainer.checkpoints import (
 )
 from astraflow.bus import Cursor
 from astraflow.config import TrainerSection
-from astraflow.errors import FencedError, TrainingError
+from astraflow.errors import DamagedCheckpointError, FencedError
 from astraflow.learners.toy import ToyLearner
 from astraflow.models.resolve import resolve_model
 
@@ -66,8 +67,59 @@ def test_an_unreadable_state_is_named(tmp_path: Path) -> None:
     checkpoints.claim(None)
     folder = checkpoints.save(learner(), state(1))
     (folder / STATE_FILE).write_bytes(b"{")
-    with pytest.raises(TrainingError, match="000001-00000001"):
+    with pytest.raises(DamagedCheckpointError, match="000001-00000001") as damage:
         checkpoints.newest()
+    assert damage.value.checkpoint == folder
+
+
+def test_a_damaged_checkpoint_is_set_aside_for_the_one_before(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2, epoch=1)
+    checkpoints.claim(None)
+    checkpoints.save(learner(), state(1))
+    newest = checkpoints.save(learner(), state(2))
+    (newest / STATE_FILE).write_bytes(b"{")
+
+    kept = checkpoints.set_aside(newest)
+
+    found = checkpoints.newest()
+    assert found is not None
+    assert found[1].batch == 1
+    assert (kept / STATE_FILE).read_bytes() == b"{"
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"\xff\xfe", b'{"epoch": "x"}'])
+def test_without_a_readable_lineage_names_tell_the_order(tmp_path: Path, damage: bytes) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2, epoch=1)
+    checkpoints.claim(None)
+    checkpoints.save(learner(), state(3))
+    (tmp_path / LINEAGE_FILE).write_bytes(damage)
+    later = Checkpoints(tmp_path, keep=2, epoch=2)
+    found = later.newest()
+    assert found is not None
+    assert found[1].batch == 3
+    later.claim(found[0])
+    assert later.newest() == found
+
+
+def test_an_old_checkpoint_that_cant_be_removed_is_told_of_and_the_new_one_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=1, epoch=1)
+    checkpoints.claim(None)
+    old = checkpoints.save(learner(), state(1))
+    remove = shutil.rmtree
+
+    def refuse(path: Path, **options: bool) -> None:
+        if path == old:
+            raise PermissionError(1, "Operation not permitted")
+        remove(path, **options)
+
+    monkeypatch.setattr("shutil.rmtree", refuse)
+    checkpoints.save(learner(), state(2))
+    assert checkpoints.unremovable == {old: "Operation not permitted"}
+    found = checkpoints.newest()
+    assert found is not None
+    assert found[1].batch == 2
 
 
 def trainer(folder: Path, epoch: int, *, keep: int = 2) -> Checkpoints:

@@ -152,3 +152,23 @@ async def test_a_finished_trainer_whose_weights_were_damaged_publishes_them_anew
         entry = await ctx.bus.kv.get(progress_key("solver"))
         assert entry is not None
         assert entry.message.finished
+
+
+@pytest.mark.parametrize("file", ["trainer.json", "toy.json"])
+@pytest.mark.parametrize("data", [None, b"", b"{", b"\xff"])
+async def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_is_used(
+    nats_server: EmbeddedServer, tmp_path: Path, file: str, data: bytes | None
+) -> None:
+    async with context(nats_server, tmp_path, role="trainer") as ctx:
+        first = await resumed(ctx, epoch=1)
+        first.checkpoints.save(first.learner, state(3))
+        newest = first.checkpoints.save(first.learner, state(4))
+        assert (newest / file).is_file(), list(newest.iterdir())
+        (newest / file).unlink() if data is None else (newest / file).write_bytes(data)
+
+        second = await resumed(ctx, epoch=2, durable=3)
+
+        assert second.state.batch == 3
+        assert newest.with_name(f"damaged-{newest.name}").is_dir()
+        told = [entry.message.name async for entry in ctx.bus.logs.read(ctx.bus.topology.events, follow=False)]
+        assert "damaged-checkpoint" in told

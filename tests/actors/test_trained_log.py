@@ -3,8 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.actors.trainer.trained_log import TrainedLog, read_trained_ids
-from astraflow.errors import TrainingError
+from astraflow.actors.trainer.trained_log import TrainedLog, bytes_up_to, read_trained_ids
 from astraflow.messages import Sample, SampleBatch, array_of
 
 
@@ -52,10 +51,49 @@ def test_the_digest_does_not_depend_on_the_order_of_training(tmp_path: Path) -> 
     assert digests[0] == digests[1]
 
 
-def test_a_file_shorter_than_the_checkpoint_says_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "trained.jsonl").write_bytes(b"{}\n")
-    with pytest.raises(TrainingError, match="has 3 bytes, the checkpoint expects 10"):
-        TrainedLog(tmp_path / "trained.jsonl", size_bytes=10, epoch=2)
+def two_batches(path: Path) -> tuple[bytes, int]:
+    """A log of batch 1 with task "a" and batch 2 with task "b": its bytes, and where the second begins."""
+    log = TrainedLog(path, size_bytes=0, epoch=1)
+    log.add(batch(1, "a"), step=1, epoch=1)
+    first = log.sync()
+    log.add(batch(2, "b"), step=2, epoch=1)
+    log.sync()
+    log.close()
+    return path.read_bytes(), first
+
+
+@pytest.mark.parametrize("cut", [0, 5, -1])
+def test_a_file_shorter_than_the_checkpoint_says_is_kept_and_told_of(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "trained.jsonl"
+    data, first = two_batches(path)
+    path.write_bytes(data[: first + cut] if cut >= 0 else b"")
+
+    log = TrainedLog(path, size_bytes=len(data), epoch=2)
+
+    assert f"of the {len(data)} that the checkpoint expects" in log.damage
+    assert read_trained_ids(path) == (["a"] if cut >= 0 else [])
+    assert (tmp_path / "damaged-trained.jsonl-2").read_bytes() == (data[: first + cut] if cut >= 0 else b"")
+    log.close()
+
+
+def test_every_flipped_byte_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "trained.jsonl"
+    data, first = two_batches(path)
+    for place in range(len(data)):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        log = TrainedLog(path, size_bytes=len(data), epoch=2)
+        log.close()
+        assert log.damage, place
+        assert read_trained_ids(path) in (["a"], ["b"], []), place
+        assert bytes_up_to(path, 1) <= first
+
+
+def test_lines_of_before_there_were_digests_are_whole(tmp_path: Path) -> None:
+    path = tmp_path / "trained.jsonl"
+    path.write_bytes(b'{"batch":1,"step":1,"epoch":1,"task_ids":["a"]}\n')
+    log = TrainedLog(path, size_bytes=path.stat().st_size, epoch=2)
+    log.close()
+    assert (log.damage, read_trained_ids(path)) == ("", ["a"])
 
 
 def test_a_replaced_trainer_that_wakes_up_adds_nothing(tmp_path: Path) -> None:

@@ -224,7 +224,11 @@ async def _record_alone(ctx: ActorContext) -> None:
         done.set()
     facts = await read_facts(ctx.bus)
     up_s = logs[0].file.position.up_s
-    await asyncio.to_thread(write_results, ctx, facts, up_s=up_s, at=clock.wall())
+    damaged: list[str] = []
+    await asyncio.to_thread(write_results, ctx, facts, up_s=up_s, at=clock.wall(), damaged=damaged)
+    if damaged:
+        text = f"{len(damaged)} lines can't be read and are left out of summary.json: {', '.join(damaged[:5])}"
+        await ctx.bus.event("warning", "damaged-lines", text)
     _log.info("results are written", extra={"folder": str(ctx.folder), "reason": ctx.stop_reason})
 
 
@@ -250,12 +254,19 @@ async def _values(bus: Bus, prefix: str, kind: type[T]) -> dict[str, T]:
     return {key.removeprefix(prefix): e.message for key, e in entries.items() if isinstance(e.message, kind)}
 
 
-def write_results(ctx: ActorContext, facts: BusFacts, *, up_s: float, at: float) -> Summary:
-    """summary.json and the picture, from the recorded files. Blocking. Raises DiskFullError, OSError."""
+def write_results(ctx: ActorContext, facts: BusFacts, *, up_s: float, at: float, damaged: list[str]) -> Summary:
+    """summary.json and the picture, from the recorded files. Blocking. Raises DiskFullError, OSError.
+
+    `damaged` gets the places of lines that can't be read, like "metrics.jsonl line 7"; they are left out.
+    """
+
+    def note(path: Path, line: int) -> None:
+        damaged.append(f"{path.name} line {line}")
+
     history, totals = History(), EpisodeTotals()
-    for metrics in read_metrics(ctx.folder / METRICS_FILE):
+    for metrics in read_metrics(ctx.folder / METRICS_FILE, damaged=note):
         history.add(metrics)
-    for line in read_episodes(ctx.folder / EPISODES_FILE):
+    for line in read_episodes(ctx.folder / EPISODES_FILE, damaged=note):
         totals.add(line)
     summary = build_summary(
         ctx.config,

@@ -14,7 +14,6 @@ import msgspec
 from astraflow import clock
 from astraflow.actors.base.diskfull import naming_full
 from astraflow.bus import Cursor
-from astraflow.errors import ConfigError
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,21 +44,16 @@ class JsonLines:
         return self.path.parent / ".positions" / f"{self.path.name}.json"
 
     def open(self) -> bool:
-        """Open at the stored position. Returns False if the file is shorter than it: then it begins anew."""
+        """Open at the stored position. Returns False if that is damaged, or the file shorter: then it begins anew."""
         with naming_full(self.path):
             self._position_path.parent.mkdir(parents=True, exist_ok=True)
-            position = _read_position(self._position_path)
+            position, readable = _read_position(self._position_path)
             self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-            whole = os.fstat(self._descriptor).st_size >= position.size_bytes
+            whole = readable and os.fstat(self._descriptor).st_size >= position.size_bytes
             self.position = position if whole else Position(up_s=position.up_s)
             os.ftruncate(self._descriptor, self.position.size_bytes)
         self._opened_at, self._up_before_s = clock.monotonic(), position.up_s
         return whole
-
-    def restart(self) -> None:
-        """Forget all lines: the file is written anew from the log's first entry."""
-        os.ftruncate(self._descriptor, 0)
-        self.position = Position(up_s=self.position.up_s)
 
     def commit(self, lines: list[bytes], cursor: Cursor | None) -> None:
         """Append whole lines (with their newline) and make them and the cursor durable.
@@ -109,10 +103,12 @@ def _write_all(descriptor: int, data: bytes) -> None:
         view = view[os.write(descriptor, view) :]
 
 
-def _read_position(path: Path) -> Position:
+def _read_position(path: Path) -> tuple[Position, bool]:
+    """The stored position, or the beginning; and False if there is one that can't be read."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Position)
+        position = msgspec.json.decode(path.read_bytes(), type=Position)
+        return (position, True) if position.size_bytes >= 0 else (Position(), False)
     except FileNotFoundError:
-        return Position()
-    except msgspec.MsgspecError as exc:
-        raise ConfigError(f"{path} is damaged: {exc}; delete it and the file that it stands for is rewritten") from exc
+        return Position(), True
+    except msgspec.MsgspecError:
+        return Position(), False

@@ -77,6 +77,7 @@ class Trainer:
         self._trained = resumed.trained
         self._progress = OwnedKey(ctx.bus, progress_key(ctx.policy))
         self._bad_steps = 0
+        self._told_unremovable: set[Path] = set()
 
     @property
     def done(self) -> bool:
@@ -196,9 +197,18 @@ class Trainer:
         state = await self._when_there_is_room(partial(self._save, self._state))
         await self.published()  # a trainer on another disk must find this batch on the bus, if it finds it durable
         self._state = self._durable = state
+        await self._tell_unremovable()
         oldest = await asyncio.to_thread(self._checkpoints.oldest)
         self._oldest_cursor = oldest.cursor if oldest is not None else None
         await self._tell_progress()
+
+    async def _tell_unremovable(self) -> None:
+        """Once for each old checkpoint that stays on the disk."""
+        for path, why in self._checkpoints.unremovable.items():
+            if path not in self._told_unremovable:
+                self._told_unremovable.add(path)
+                text = f"old checkpoint {path} can't be removed: {why}; training goes on, it only takes up the disk"
+                await self._ctx.bus.event("warning", "checkpoint-stays", text)
 
     def _save(self, state: CheckpointState) -> CheckpointState:
         """Blocking: the trained log first, then the checkpoint that knows its size."""

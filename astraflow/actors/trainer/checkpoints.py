@@ -6,9 +6,10 @@
 The learner decides what it needs; this decides where and when it counts. Invariants: a folder under its final name is
 complete, so a crash at any moment leaves the previous checkpoint usable; a trainer that was replaced while it was
 writing (a frozen process, a shared folder) overwrites nothing and is not resumed from: names carry the lease epoch, and
-only what `surviving` says counts.
+only what `surviving` says counts. What a disk has damaged is set aside under another name, never removed.
 """
 
+import contextlib
 import os
 import re
 import shutil
@@ -20,7 +21,7 @@ import msgspec
 
 from astraflow.actors.base.owned_key import check_epoch
 from astraflow.bus import Cursor
-from astraflow.errors import TrainingError
+from astraflow.errors import DamagedCheckpointError
 from astraflow.learners.base import Learner
 from astraflow.learners.durable import sync, write_durably
 from astraflow.messages import VersionStep
@@ -83,17 +84,28 @@ class Checkpoints:
         self._folder = folder
         self._keep = keep
         self._epoch = epoch
+        self.unremovable: dict[Path, str] = {}  # old checkpoints that are still there, and why
 
     def newest(self) -> tuple[Path, CheckpointState] | None:
-        """The newest whole checkpoint that counts, or None. Raises TrainingError if its state can't be read."""
+        """The newest checkpoint that counts, or None. Raises DamagedCheckpointError if its state can't be read."""
         places = self._surviving()
         path = self._folder / places[-1].name if places else None
         return (path, _read_state(path)) if path is not None else None
 
+    def set_aside(self, checkpoint: Path) -> Path:
+        """Let a damaged checkpoint count no longer; where it is kept for whoever wants to look at it."""
+        kept = checkpoint.with_name(f"damaged-{checkpoint.name}")
+        shutil.rmtree(kept, ignore_errors=True)
+        os.rename(checkpoint, kept)
+        sync(self._folder)
+        return kept
+
     def oldest(self) -> CheckpointState | None:
-        """The state of the oldest checkpoint that counts: batches behind it must stay in the log."""
-        places = self._surviving()
-        return _read_state(self._folder / places[0].name) if places else None
+        """The state of the oldest checkpoint that counts and can be read: batches behind it must stay in the log."""
+        for place in self._surviving():
+            with contextlib.suppress(DamagedCheckpointError):
+                return _read_state(self._folder / place.name)
+        return None
 
     def claim(self, base: Path | None) -> None:
         """Go on from `base` (None = from no checkpoint); from now on an older trainer's saves are refused.
@@ -136,9 +148,16 @@ class Checkpoints:
         return final
 
     def _prune(self) -> None:
+        """Remove the old ones. One that can't be removed costs disk and nothing else: `unremovable` tells of it."""
         kept = self._surviving()[-self._keep :]
         for place in set(self._whole()) - set(kept):
-            shutil.rmtree(self._folder / place.name)
+            path = self._folder / place.name
+            try:
+                shutil.rmtree(path)
+            except OSError as exc:
+                self.unremovable[path] = exc.strerror or str(exc)
+            else:
+                self.unremovable.pop(path, None)
 
     def _check(self) -> None:
         lineage = self._lineage()
@@ -146,13 +165,12 @@ class Checkpoints:
             check_epoch(str(self._folder), lineage.epoch, self._epoch)
 
     def _lineage(self) -> Lineage | None:
+        """None if nobody has claimed the folder; also if the claim can't be read: names alone then tell the order."""
         path = self._folder / LINEAGE_FILE
         try:
             return msgspec.json.decode(path.read_bytes(), type=Lineage)
-        except FileNotFoundError:
+        except (FileNotFoundError, msgspec.MsgspecError):
             return None
-        except msgspec.MsgspecError as exc:
-            raise TrainingError(f"{path} can't be read: {exc}; start afresh with `astraflow up --fresh`") from exc
 
     def _surviving(self) -> list[CheckpointPlace]:
         return surviving(self._whole(), self._lineage())
@@ -172,4 +190,4 @@ def _read_state(folder: Path) -> CheckpointState:
     try:
         return msgspec.json.decode((folder / STATE_FILE).read_bytes(), type=CheckpointState)
     except (OSError, msgspec.MsgspecError) as exc:
-        raise TrainingError(f"checkpoint {folder} can't be read: {exc}; delete it to use an older one") from exc
+        raise DamagedCheckpointError(f"checkpoint {folder} can't be read: {exc}", checkpoint=folder) from exc

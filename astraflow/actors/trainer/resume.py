@@ -21,6 +21,7 @@ from astraflow.actors.trainer.learner_thread import LearnerThread
 from astraflow.actors.trainer.trained_log import TrainedLog, bytes_up_to
 from astraflow.bus import Cursor
 from astraflow.config import TrainerSection
+from astraflow.errors import DamagedCheckpointError, WeightsError
 from astraflow.learners.base import Learner
 from astraflow.learners.factory import build_learner
 from astraflow.messages import Head, Progress, VersionStep
@@ -67,18 +68,10 @@ async def resume(ctx: ActorContext, section: TrainerSection, publisher: WeightPu
     head = await publisher.open()
     folder = policy_folder(ctx.folder, ctx.policy)
     checkpoints = Checkpoints(folder / "checkpoints", keep=section.keep_checkpoints, epoch=epoch)
-    path, found = trained_path(folder), await asyncio.to_thread(checkpoints.newest)
-    if found is not None and _sequence(found[1]) < progress.durable_sequence:
-        text = (
-            f"checkpoint {found[0]} is older than what is kept of {ctx.policy}: a trainer on another disk was further"
-        )
-        await ctx.bus.event("warning", "old-checkpoint", text, batch=found[1].batch, durable=progress.durable_batch)
-        found = None
-    await asyncio.to_thread(checkpoints.claim, found[0] if found is not None else None)
-    if found is not None:
-        checkpoint, state = found
-        learner = await _build(ctx, thread, section, await _base_model(ctx))
-        await thread(learner.restore, checkpoint)
+    path = trained_path(folder)
+    restored = await _newest_whole(ctx, thread, section, checkpoints, progress)
+    if restored is not None:
+        learner, state = restored
     elif head is not None and head.step > 0 and progress.durable_batch > 0:
         learner, state = await _from_bus(ctx, thread, section, head, folder)
         batch = max(head.batch, progress.durable_batch - 1)  # batches up to it were skipped, or are in the weights
@@ -94,6 +87,9 @@ async def resume(ctx: ActorContext, section: TrainerSection, publisher: WeightPu
         state = CheckpointState(policy=ctx.policy, batch=0, step=0, version=0, cursor=None)
     state = _with_version(state, 0 if head is None else max(head.version, state.version) + 1)
     oldest = checkpoints.oldest()
+    trained = TrainedLog(path, size_bytes=state.trained_bytes, epoch=epoch)
+    if trained.damage:
+        await ctx.bus.event("error", "damaged-trained-log", trained.damage)
     return Resumed(
         learner=learner,
         thread=thread,
@@ -102,8 +98,48 @@ async def resume(ctx: ActorContext, section: TrainerSection, publisher: WeightPu
         epoch=epoch,
         folder=folder,
         checkpoints=checkpoints,
-        trained=TrainedLog(path, size_bytes=state.trained_bytes, epoch=epoch),
+        trained=trained,
     )
+
+
+async def _newest_whole(
+    ctx: ActorContext, thread: LearnerThread, section: TrainerSection, checkpoints: Checkpoints, progress: Progress
+) -> tuple[Learner, CheckpointState] | None:
+    """The learner as the newest checkpoint that a disk has not damaged left it, claimed; None if there is none to use.
+
+    A damaged one is set aside and told of; its predecessor's batches are still in the log, because the oldest
+    checkpoint kept is what the log is purged by.
+    """
+    while True:
+        try:
+            found = await asyncio.to_thread(checkpoints.newest)
+        except DamagedCheckpointError as exc:
+            await _set_aside(ctx, checkpoints, exc)
+            continue
+        if found is not None and _sequence(found[1]) < progress.durable_sequence:
+            text = (
+                f"checkpoint {found[0]} is older than what is kept of {ctx.policy}: "
+                "a trainer on another disk was further"
+            )
+            await ctx.bus.event("warning", "old-checkpoint", text, batch=found[1].batch, durable=progress.durable_batch)
+            found = None
+        await asyncio.to_thread(checkpoints.claim, found[0] if found is not None else None)
+        if found is None:
+            return None
+        checkpoint, state = found
+        learner = await _build(ctx, thread, section, await _base_model(ctx))
+        try:
+            await thread(learner.restore, checkpoint)
+        except WeightsError as exc:
+            await _set_aside(ctx, checkpoints, DamagedCheckpointError(str(exc), checkpoint=checkpoint))
+        else:
+            return learner, state
+
+
+async def _set_aside(ctx: ActorContext, checkpoints: Checkpoints, damage: DamagedCheckpointError) -> None:
+    kept = await asyncio.to_thread(checkpoints.set_aside, damage.checkpoint)
+    text = f"{damage}; it is kept as {kept}, and {ctx.policy} goes on from what is older"
+    await ctx.bus.event("error", "damaged-checkpoint", text)
 
 
 def trained_path(folder: Path) -> Path:
