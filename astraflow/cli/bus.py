@@ -5,7 +5,6 @@ import asyncio
 import os
 import shlex
 import signal
-import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -172,4 +171,6 @@ def _plain_greeting(folder: Path, host: str, port: int) -> str:
 
 def _address(host: str, port: int) -> str:
     """How other machines reach it; a wildcard address becomes this machine's name."""
-    return f"nats://{socket.getfqdn() if host in ('0.0.0.0', '::') else host}:{port}"
+    from astraflow.config.address import host_for_others
+
+    return f"nats://{host_for_others(host)}:{port}"

@@ -99,16 +99,7 @@ def _of_folder(folder: "RunFolder") -> tuple["Connection", str]:
         raise BusError(f"run {owner.run} is not running; `{owner.command}` continues it or shows its results")
     if not owner.url:
         raise BusError(f"run {owner.run} is still starting (process {owner.pid}); try again in a moment")
-    token_file = Path(owner.token_file) if owner.token_file else None
-    connection = Connection(
-        url=owner.url,
-        region=owner.region,
-        token_file=token_file,
-        credentials_file=owner.credentials_file,
-        credentials_dir=owner.credentials_dir,
-        ca_file=owner.ca_file,
-    )
-    return connection, owner.run
+    return Connection.of(owner, url=owner.url), owner.run
 
 
 def _live_folder() -> Path:

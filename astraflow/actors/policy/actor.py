@@ -14,7 +14,7 @@ from functools import partial
 
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.handover import start_work
-from astraflow.actors.base.screening import fault_of_request
+from astraflow.actors.base.screening import MAX_DELIVERIES, fault_of_request
 from astraflow.actors.policy.cohorts import Cohorts
 from astraflow.actors.policy.load import load
 from astraflow.actors.policy.reply_stream import ReplyStream
@@ -41,7 +41,6 @@ REPORT_EVERY_S = 1.0
 AGAIN_S = 1.0  # a second delivery of a request that isn't accepted yet comes back after this
 
 VERSION_WITHIN_S = 30.0  # a request for a newer version holds its slot for this long
-MAX_DELIVERIES = 20
 
 _log = logging.getLogger(__name__)
 
