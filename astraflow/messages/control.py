@@ -40,9 +40,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     roles: tuple[str, ...] = ()  # of a node: what it has or is starting, like --role, e.g. "policy:solver"
     blocked: str = ""  # what it can't store on the bus, and why; "" = nothing
     blocked_since: float = 0.0  # unix seconds
-    about: str = (
-        ""  # what it is made of, where the run file doesn't say: of a replica, its server and how it gets weights
-    )
+    about: str = ""  # what it is made of, where the run file doesn't say: a replica's server, how it gets weights
 
 
 class Region(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,7 +156,6 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
 class SnapshotPointer(msgspec.Struct, frozen=True, kw_only=True):
     """Where the last durable snapshot is. KV key snapshot.dataflow. No parts: a dataflow started and has saved none."""
 
-    digest: str
     size_bytes: int
     parts: tuple[PartRef, ...]
     epoch: int

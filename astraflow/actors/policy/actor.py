@@ -111,9 +111,7 @@ class Replica:
                 await delivery.ack()  # its requester has sent a newer attempt
             elif (stream := self._streams.get(engine_id)) is not None:  # its ack was lost: it is in work
                 await (delivery.ack() if stream.is_accepted else delivery.nak(AGAIN_S))
-            elif (
-                not self.served.current
-            ):  # a version came out while it waited for a request: somebody else may be newer
+            elif not self.served.current:  # a version came out while it waited: somebody else may be newer
                 await delivery.nak()
             else:
                 stream = self._streams[engine_id] = ReplyStream(self._ctx.bus, request, self._ctx.incarnation)

@@ -56,11 +56,6 @@ class JsonLines:
         self._opened_at, self._up_before_s = time.monotonic(), position.up_s
         return whole
 
-    def restart(self) -> None:
-        """Forget all lines: the file is written anew from the log's first entry."""
-        os.ftruncate(self._descriptor, 0)
-        self.position = Position(up_s=self.position.up_s)
-
     def commit(self, lines: list[bytes], cursor: Cursor | None) -> None:
         """Append whole lines (with their newline) and make them and the cursor durable.
 
