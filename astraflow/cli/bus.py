@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from astraflow.cli import leaf
 from astraflow.cli.arguments import Verbs, add_verb, listen_address, variable
 from astraflow.errors import BusError, ConfigError
+from astraflow.ports import host_for_others
 
 if TYPE_CHECKING:
     from astraflow.bus import HubDoor
@@ -171,6 +172,4 @@ def _plain_greeting(folder: Path, host: str, port: int) -> str:
 
 def _address(host: str, port: int) -> str:
     """How other machines reach it; a wildcard address becomes this machine's name."""
-    from astraflow.config.address import host_for_others
-
     return f"nats://{host_for_others(host)}:{port}"

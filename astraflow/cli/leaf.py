@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from astraflow.cli.arguments import listen_address
-from astraflow.config.address import host_for_others
 from astraflow.errors import ConfigError
+from astraflow.ports import host_for_others
 
 if TYPE_CHECKING:
     from astraflow.bus import EmbeddedServer, HubDoor

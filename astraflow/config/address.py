@@ -1,9 +1,6 @@
-"""Addresses as a run file writes them, and as others see them."""
+"""Addresses as a run file writes them."""
 
 import ipaddress
-import socket
-
-WILDCARDS = ("", "0.0.0.0", "::")  # listen on every address of this machine
 
 
 def host_and_port(text: str) -> tuple[str, int]:
@@ -20,8 +17,3 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def host_for_others(host: str) -> str:
-    """How other machines call the one that listens on `host`: its name, if it listens everywhere."""
-    return socket.getfqdn() if host in WILDCARDS else host

@@ -23,7 +23,6 @@ from astraflow.actors.base.run_record import read_record
 from astraflow.actors.recorder.summary import read_summary, render_summary
 from astraflow.bus import Bus, EmbeddedServer, HubDoor, topology_of
 from astraflow.config import NodeSection, RunConfig
-from astraflow.config.address import host_for_others
 from astraflow.errors import ConfigError
 from astraflow.messages.roles import Role
 from astraflow.node.entering import enter_run, refuse_a_twin
@@ -36,6 +35,7 @@ from astraflow.node.runfolder import LockedFolder, Owner, RunFolder, check_space
 from astraflow.node.server import embedded_server
 from astraflow.node.stopper import Stopper
 from astraflow.node.threads import usable_cores
+from astraflow.ports import host_for_others
 from astraflow.runfile import resolved
 from astraflow.runfile.checks import FULLS_IN_WEIGHTS, model_bytes, trainable
 from astraflow.view.live import live_view

@@ -23,9 +23,9 @@ from typing import Any
 from astraflow.bus.certificates import self_signed
 from astraflow.bus.private import write_private
 from astraflow.config import is_loopback
-from astraflow.config.address import host_for_others
 from astraflow.errors import ConfigError
 from astraflow.messages import Place
+from astraflow.ports import host_for_others
 from astraflow.weights.transfer.full_folder import is_file_name
 
 MAX_CONNECTIONS = 64
