@@ -1,6 +1,6 @@
 """Where servers of our own listen: free ports, and how other machines call a host.
 
-Invariant: no port is among those that the kernel gives to outgoing connections. One of those could be taken by any client
+Invariant: no port is among those that the kernel gives to outgoing connections. One of those could be taken by a client
 before the server listens, or while it is down: even by the connection that looks for the server, which then reaches
 itself and keeps the port (TCP allows it).
 """
