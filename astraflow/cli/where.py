@@ -65,7 +65,7 @@ async def stored_run(args: argparse.Namespace, *, command: str) -> AsyncIterator
 
     Raises: ConfigError, BusError.
     """
-    from astraflow.node.stopped_run import reopened
+    from astraflow.node.local_runs import reopened
 
     folder = None if args.url else _folder(args)
     if folder is None or folder.live():
@@ -77,7 +77,7 @@ async def stored_run(args: argparse.Namespace, *, command: str) -> AsyncIterator
 
 def _folder(args: argparse.Namespace) -> "RunFolder | None":
     """The folder that --folder or --run names; None: neither is given. Raises ConfigError."""
-    from astraflow.node.live_runs import folder_of
+    from astraflow.node.local_runs import folder_of
     from astraflow.node.runfolder import RunFolder
 
     if args.folder is None:
@@ -103,7 +103,7 @@ def _of_folder(folder: "RunFolder") -> tuple["Connection", str]:
 
 
 def _live_folder() -> Path:
-    from astraflow.node.live_runs import live_here
+    from astraflow.node.local_runs import live_here
     from astraflow.node.runfolder import LOCK_NAME, RunFolder
 
     live = [lock.parent for lock in sorted(RUNS.glob(f"*/{LOCK_NAME}")) if RunFolder(lock.parent).live()]

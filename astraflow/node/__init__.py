@@ -8,7 +8,6 @@ disk         a nats-server's disk: full, and free again
 entering     how `up` enters a run on the bus
 evaluate     evaluate models without a run
 join         a node of a run that is already on the bus
-live_runs    which runs are live on this machine, wherever their folders are
 node         one machine's part in a run
 orders       what a node is told from outside while its processes run
 preemption   notice that this machine is about to be taken away
@@ -18,10 +17,10 @@ record       the run's record, as those who don't belong to the run yet read it
 run_changes  what changed in a run file since the run began, and which changes a run can't survive
 runfolder    the folder of one run on this machine
 server       the run's own nats-server, kept running
-stopped_run  the bus of a run that isn't running, opened again to read what it holds
 stopper      signals that tell the node to leave
 submit       puts a run on an external server
 supervisor   keeps child processes running
 threads      how the cores of one machine are shared among the compute processes that a node starts
 up           a server and one node with every role, until the run has ended
+    local_runs   the runs of this machine
 """
