@@ -8,6 +8,7 @@ disk         a nats-server's disk: full, and free again
 entering     how `up` enters a run on the bus
 evaluate     evaluate models without a run
 join         a node of a run that is already on the bus
+local_runs   the runs of this machine, live or ended
 node         one machine's part in a run
 orders       what a node is told from outside while its processes run
 preemption   notice that this machine is about to be taken away
@@ -22,5 +23,4 @@ submit       puts a run on an external server
 supervisor   keeps child processes running
 threads      how the cores of one machine are shared among the compute processes that a node starts
 up           a server and one node with every role, until the run has ended
-    local_runs   the runs of this machine
 """
