@@ -26,6 +26,8 @@
     ├── TrainingError              the author of the run: training diverged or can't go on from what is there
     │   └── DamagedCheckpointError nobody: it is set aside, and the one before is used
     ├── EmptyGroupError            the caller: a group without members has no advantages
+    ├── OutputLostError            the user: what was asked for could not be printed
+    ├── StalledError               the author of a simulation: nothing will ever happen on its loop
     └── NotNeededError             nobody: the task's group is closed, its player stops
 
 What runs inside an SGLang server has errors of its own: nothing of this package can be imported there.
@@ -157,3 +159,11 @@ class EmptyGroupError(AstraflowError):
 
 class NotNeededError(AstraflowError):
     """The task's group is closed."""
+
+
+class OutputLostError(AstraflowError):
+    """What was asked for could not be printed."""
+
+
+class StalledError(AstraflowError):
+    """No timer is set and nobody works: whatever is awaited will never come."""

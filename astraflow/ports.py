@@ -1,6 +1,6 @@
-"""Ports for servers of our own.
+"""Where servers of our own listen: free ports, and how other machines call a host.
 
-Invariant: none is among those that the kernel gives to outgoing connections. One of those could be taken by any client
+Invariant: no port is among those that the kernel gives to outgoing connections. One of those could be taken by a client
 before the server listens, or while it is down: even by the connection that looks for the server, which then reaches
 itself and keeps the port (TCP allows it).
 """
@@ -10,6 +10,7 @@ import secrets
 import socket
 from pathlib import Path
 
+WILDCARDS = ("", "0.0.0.0", "::")  # every address of this machine
 TRIES = 50
 FIRST_PORT = 10_000
 OUTGOING_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -27,6 +28,11 @@ def free_port(host: str = "127.0.0.1") -> int:
             if exc.errno != errno.EADDRINUSE or attempt == TRIES - 1:
                 raise
     raise AssertionError("the last try returns or raises")
+
+
+def host_for_others(host: str) -> str:
+    """How other machines call the one that listens on `host`: its name, if it listens everywhere."""
+    return socket.getfqdn() if host in WILDCARDS else host
 
 
 def _first_outgoing_port() -> int:

@@ -16,6 +16,7 @@ from concurrent.futures import Executor
 from typing import Any, TypeVar, TypeVarTuple
 
 from astraflow import clock
+from astraflow.errors import StalledError
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -23,10 +24,6 @@ Ts = TypeVarTuple("Ts")
 FIRST_S = 1_000.0  # monotonic time at the start: far from 0, which may mean "never"
 FIRST_WALL_S = 1_800_000_000.0
 STALLED_S = 10.0  # real seconds that the loop waits for a sign from a thread when no timer is left
-
-
-class StalledError(RuntimeError):
-    """No timer is set and nobody works: whatever is awaited will never come."""
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):

@@ -31,6 +31,7 @@ from astraflow.engines.base import EngineRequest
 from astraflow.engines.cpu import CpuEngine
 from astraflow.engines.hardware import compute_dtype
 from astraflow.messages import Sampling
+from astraflow.models.folder import read_model
 from astraflow.models.smollm2 import prepare_smollm2
 
 PROMPT, COMPLETION = 40, 32
@@ -126,7 +127,7 @@ async def measure(folder: Path, *, threads: int, rounds: int, names: Sequence[st
     torch.set_num_threads(threads)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=compute_dtype("auto"), local_files_only=True).eval()
     model.generation_config.eos_token_id = None
-    engine = CpuEngine.from_folder(folder, section=EngineSection(), threads=threads)
+    engine = CpuEngine(*read_model(folder), section=EngineSection(), threads=threads)
     await engine.start()
     results = []
     for name in names:

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from astraflow.learners.losses.tokens import LossTokens
+from astraflow.losses import LossTokens
 
 
 def bounded_ratio(tokens: LossTokens, *, bound: float = 2.0) -> Tensor:

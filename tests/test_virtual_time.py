@@ -6,7 +6,8 @@ import time
 import pytest
 
 from astraflow import clock, virtual_time
-from astraflow.virtual_time import StalledError, run_in_virtual_time
+from astraflow.errors import StalledError
+from astraflow.virtual_time import run_in_virtual_time
 
 DAY_S = 86_400.0
 

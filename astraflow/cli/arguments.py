@@ -2,7 +2,6 @@
 
 import argparse
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from astraflow.errors import ConfigError
@@ -66,15 +65,7 @@ def connection_of(args: argparse.Namespace, url: str) -> "Connection":
 
     if not url.startswith(("nats://", "tls://", "ws://", "wss://")):
         raise ConfigError(f"server address {url!r} is not like nats://HOST:PORT")
-    return Connection(
-        url=url,
-        region=args.region,
-        token_file=Path(args.token_file) if args.token_file else None,
-        token="" if args.token_file else os.environ.get(TOKEN_VARIABLE, ""),
-        credentials_file=args.credentials_file,
-        credentials_dir=args.credentials_dir,
-        ca_file=args.ca_file,
-    )
+    return Connection.of(args, url=url, token=os.environ.get(TOKEN_VARIABLE, ""))
 
 
 def listen_address(text: str, flag: str = "--listen") -> tuple[str, int]:

@@ -5,7 +5,6 @@ import asyncio
 import os
 import shlex
 import signal
-import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 from astraflow.cli import leaf
 from astraflow.cli.arguments import Verbs, add_verb, listen_address, variable
 from astraflow.errors import BusError, ConfigError
+from astraflow.ports import host_for_others
 
 if TYPE_CHECKING:
     from astraflow.bus import HubDoor
@@ -172,4 +172,4 @@ def _plain_greeting(folder: Path, host: str, port: int) -> str:
 
 def _address(host: str, port: int) -> str:
     """How other machines reach it; a wildcard address becomes this machine's name."""
-    return f"nats://{socket.getfqdn() if host in ('0.0.0.0', '::') else host}:{port}"
+    return f"nats://{host_for_others(host)}:{port}"

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from astraflow.actors.base.connection import Connection
     from astraflow.view.run_view import RunView
 
-UP_NODE = "local"
 MARGIN_S = 10.0
 """Over the grace time: a record of a process that was killed has to expire."""
 
@@ -45,6 +44,7 @@ def run(args: argparse.Namespace) -> int:
 async def _drain(connection: "Connection", run_name: str, target: str, *, wait: bool) -> None:
     from astraflow.actors.base.members import left
     from astraflow.messages.roles import Role
+    from astraflow.node.node import UP_NODE
     from astraflow.node.orders import order_drain
     from astraflow.view.status import read_view
 

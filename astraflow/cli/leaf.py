@@ -5,13 +5,13 @@ import asyncio
 import os
 import shlex
 import signal
-import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from astraflow.cli.arguments import listen_address
 from astraflow.errors import ConfigError
+from astraflow.ports import host_for_others
 
 if TYPE_CHECKING:
     from astraflow.bus import EmbeddedServer, HubDoor
@@ -31,7 +31,7 @@ def door_of(args: argparse.Namespace) -> "HubDoor | None":
 
 def hub_greeting(token_file: Path, door: "HubDoor") -> str:
     """What to run in another region."""
-    command = ["astraflow", "bus", "--leaf", f"nats://{_outside(door.host)}:{door.port}", "--region", "REGION"]
+    command = ["astraflow", "bus", "--leaf", f"nats://{host_for_others(door.host)}:{door.port}", "--region", "REGION"]
     return (
         f"and for another region, with its own name and a copy of {token_file}:\n"
         f"  {shlex.join([*command, '--token-file', str(token_file)])}\n"
@@ -81,13 +81,9 @@ async def _serve(server: "EmbeddedServer", region: str, runs: list[str], hub: st
 
 
 def _join_command(server: "EmbeddedServer", run: str, region: str) -> str:
-    url = f"nats://{_outside(server.host)}:{server.port}"
+    url = f"nats://{host_for_others(server.host)}:{server.port}"
     command = ["astraflow", "node", "--join", url, "--run", run, "--region", region]
     return shlex.join([*command, "--token-file", str(server.token_file)])
-
-
-def _outside(host: str) -> str:
-    return socket.getfqdn() if host in ("0.0.0.0", "::") else host
 
 
 def _say(text: str) -> None:

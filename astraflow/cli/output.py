@@ -11,11 +11,7 @@ import os
 import sys
 from typing import TextIO
 
-from astraflow.errors import AstraflowError
-
-
-class OutputLostError(AstraflowError):
-    """What was asked for could not be printed."""
+from astraflow.errors import OutputLostError
 
 
 class Output(io.TextIOBase):

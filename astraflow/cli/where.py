@@ -65,7 +65,7 @@ async def stored_run(args: argparse.Namespace, *, command: str) -> AsyncIterator
 
     Raises: ConfigError, BusError.
     """
-    from astraflow.node.stopped_run import reopened
+    from astraflow.node.local_runs import reopened
 
     folder = None if args.url else _folder(args)
     if folder is None or folder.live():
@@ -77,7 +77,7 @@ async def stored_run(args: argparse.Namespace, *, command: str) -> AsyncIterator
 
 def _folder(args: argparse.Namespace) -> "RunFolder | None":
     """The folder that --folder or --run names; None: neither is given. Raises ConfigError."""
-    from astraflow.node.live_runs import folder_of
+    from astraflow.node.local_runs import folder_of
     from astraflow.node.runfolder import RunFolder
 
     if args.folder is None:
@@ -99,20 +99,11 @@ def _of_folder(folder: "RunFolder") -> tuple["Connection", str]:
         raise BusError(f"run {owner.run} is not running; `{owner.command}` continues it or shows its results")
     if not owner.url:
         raise BusError(f"run {owner.run} is still starting (process {owner.pid}); try again in a moment")
-    token_file = Path(owner.token_file) if owner.token_file else None
-    connection = Connection(
-        url=owner.url,
-        region=owner.region,
-        token_file=token_file,
-        credentials_file=owner.credentials_file,
-        credentials_dir=owner.credentials_dir,
-        ca_file=owner.ca_file,
-    )
-    return connection, owner.run
+    return Connection.of(owner, url=owner.url), owner.run
 
 
 def _live_folder() -> Path:
-    from astraflow.node.live_runs import live_here
+    from astraflow.node.local_runs import live_here
     from astraflow.node.runfolder import LOCK_NAME, RunFolder
 
     live = [lock.parent for lock in sorted(RUNS.glob(f"*/{LOCK_NAME}")) if RunFolder(lock.parent).live()]

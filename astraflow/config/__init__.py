@@ -1,5 +1,17 @@
 """The run file's schema: one frozen tree, unknown keys rejected, every number with its unit.
 
+    address  addresses as a run file writes them
+    bus      the server between the actors, and its bounds
+    data     what is played and in which order
+    engine   what serves a policy
+    kinds    the kinds of values that several sections share, and `doc`, which describes a key
+    loss     what a trainer minimises
+    node     how `up` uses a machine
+    policy   a model that is served and perhaps trained
+    run      what a run is called and what it keeps
+    trainer  how a policy learns
+    tree     the whole run file, and how it is stored on the bus
+
 Only data: reading TOML, `--set`, nearest-name errors and cross-checks are in `astraflow.runfile`. No environment reads.
 A module per part of the run file; a key is described where it is declared.
 """

@@ -6,6 +6,8 @@ from msgspec import Struct, field
 
 from astraflow.config.kinds import doc
 
+OBJECTIVES = ("clip", "ratio", "logprob", "cispo", "sapo")  # those of learners/losses/objectives.py, by function name
+
 
 class LossSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """[policies.<name>.trainer.loss]: what is minimised: objective, correction, regularisers, aggregation."""

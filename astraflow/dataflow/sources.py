@@ -16,6 +16,7 @@ from astraflow.dataflow.select import SELECTS, GroupResult, Prompt, Select
 from astraflow.dataflow.stages import Stage, StageState
 from astraflow.errors import ConfigError
 from astraflow.messages.ids import LEVEL_STRIDE, GroupKey, keyed_seed, level_of, uniform
+from astraflow.messages.mixing import GOLDEN, mixed
 
 _PERMUTATIONS_KEPT = 8
 # A selector that skips this many tasks in a row, and at least all of one pass, gets the next one all the same: a run
@@ -23,17 +24,10 @@ _PERMUTATIONS_KEPT = 8
 LEAST_SKIPPED, MOST_SKIPPED = 1_000, 20_000
 
 
-def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """splitmix64's finaliser: numpy's own shuffles may differ between its releases, this can't."""
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
-
-
 @lru_cache(maxsize=_PERMUTATIONS_KEPT)
 def permutation(size: int, seed: int) -> NDArray[np.int64]:
     """A seeded order of range(size): int64[size]."""
-    keys = _mixed(np.arange(size, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(seed))
+    keys = mixed(np.arange(size, dtype=np.uint64) * GOLDEN + np.uint64(seed))
     return np.argsort(keys, kind="stable")
 
 

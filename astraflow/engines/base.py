@@ -52,11 +52,6 @@ class EngineLoad:
     about: str = ""  # what serves, for people; "" = nothing that the run file doesn't say
     error: str = ""  # why the engine can't serve any more; "" = it can
 
-    @property
-    def free(self) -> int:
-        """Requests that would start at once; 0 for an engine that failed."""
-        return 0 if self.error else max(0, self.slots - self.running - self.queued)
-
 
 class TokenStream(Protocol):
     """A running completion: iterate it to the end, or close it to cancel the request."""

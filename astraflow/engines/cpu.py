@@ -3,43 +3,28 @@
 It does not download, tokenise or choose versions. The slot decoder serves Llama, Qwen2 and Qwen3; any other causal
 language model that transformers knows goes through the fallback, slower.
 Invariant: the event loop never computes and is woken at most once per step.
-
-States: new → starting → serving → stopped, or failed from any of them; only `serving` takes requests.
 """
 
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from enum import StrEnum
-from pathlib import Path
 
 from astraflow.config import EngineSection
-from astraflow.engines.architecture import decoder_spec, read_facts
+from astraflow.engines.architecture import decoder_spec
 from astraflow.engines.base import EngineLoad, EngineRequest, TokenStream
 from astraflow.engines.batching import BROKEN
 from astraflow.engines.decoder import SlotDecoder
 from astraflow.engines.hardware import compute_dtype
-from astraflow.engines.requests import check_request
 from astraflow.engines.sequences import BatchModel
+from astraflow.engines.shell import EngineShell, EngineState, prepared_beside
 from astraflow.engines.streams import EngineReply, EngineStream, RateMeter
 from astraflow.engines.worker import BatchSettings, Cancel, StepResult, Stop, Submit, Swap, Worker
-from astraflow.errors import AstraflowError, EngineError
-from astraflow.models.folder import read_model
+from astraflow.errors import EngineError
 from astraflow.weights.codec.changes import Change
 from astraflow.weights.codec.tensors import HostTensor
 
 
-class State(StrEnum):
-    """See the module's docstring."""
-
-    NEW = "new"
-    STARTING = "starting"
-    SERVING = "serving"
-    STOPPED = "stopped"
-    FAILED = "failed"
-
-
-class CpuEngine:
+class CpuEngine(EngineShell):
     """A `PolicyEngine` over a model's files and tensors, so that a replica needs no folder.
 
     Args:
@@ -61,13 +46,8 @@ class CpuEngine:
         version: int = 0,
         threads: int = 1,
     ) -> None:
-        self._section = section or EngineSection()
-        self._facts = read_facts(files)
-        self._files = files
+        super().__init__(files, section or EngineSection(), version)
         self._tensors: Mapping[str, HostTensor] = tensors
-        self._version = version
-        longest = self._facts.context_length
-        self._context_length = min(self._section.context_length or longest, longest)
         self._settings = BatchSettings(
             slots=self._section.slots,
             prefill_tokens=self._section.prefill_tokens,
@@ -75,9 +55,7 @@ class CpuEngine:
             recompute=self._section.on_update == "recompute",
             threads=threads,
         )
-        self._state = State.NEW
-        self._error = ""
-        self._replies: dict[str, EngineReply] = {}  # every request that the worker knows or will know
+        self._running: dict[str, EngineReply] = {}  # every request that the worker knows or will know
         self._swaps: set[asyncio.Future[float]] = set()
         self._preparing = asyncio.Lock()  # the next version's weights are put together one at a time
         self._rate = RateMeter()
@@ -86,26 +64,8 @@ class CpuEngine:
         self._worker: Worker | None = None
         self._model: BatchModel | None = None
 
-    @classmethod
-    def from_folder(
-        cls, folder: Path, *, section: EngineSection | None = None, version: int = 0, threads: int = 1
-    ) -> "CpuEngine":
-        """An engine over a Hugging Face folder. Raises ConfigError without config.json or safetensors."""
-        files, tensors = read_model(folder)
-        return cls(files, tensors, section=section, version=version, threads=threads)
-
-    @property
-    def eos_token_ids(self) -> tuple[int, ...]:
-        return self._facts.eos_token_ids
-
-    @property
-    def context_length(self) -> int:
-        """After `start` also bounded by what the KV memory holds for one request."""
-        return self._context_length
-
     async def start(self) -> None:
-        assert self._state is State.NEW, f"engine is {self._state}, an engine starts once"
-        self._state = State.STARTING
+        self._begin()
         self._loop = asyncio.get_running_loop()
         self._ready = self._loop.create_future()
         self._worker = Worker(
@@ -145,31 +105,28 @@ class CpuEngine:
         self._tensors = {}
         self._model = model
         self._context_length = min(self._context_length, model.longest)
-        if self._state is State.STARTING:
-            self._state = State.SERVING
+        if self._state is EngineState.STARTING:
+            self._state = EngineState.SERVING
         if self._ready is not None and not self._ready.done():
             self._ready.set_result(None)
 
     def _died(self, exc: Exception) -> None:
-        self._state = State.FAILED
-        self._error = f"engine failed: {exc!r}"
-        error = exc if isinstance(exc, AstraflowError) else EngineError(self._error)
+        error = self._fail(exc)
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(error)
         self._end_all(lambda reply: reply.fail(self._error))
 
     def _end_all(self, end: Callable[[EngineReply], None]) -> None:
-        for reply in self._replies.values():
+        for reply in self._running.values():
             end(reply)
-        self._replies.clear()
+        self._running.clear()
         for swap in self._swaps:
             if not swap.done():
-                swap.set_exception(EngineError(self._error or "the engine was stopped before its weights changed"))
+                swap.set_exception(self._unchanged())
         self._swaps.clear()
 
     async def stop(self) -> None:
-        if self._state is not State.FAILED:
-            self._state = State.STOPPED
+        self._end()
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(EngineError("the engine was stopped while it started"))
         self._end_all(lambda reply: reply.put((), (), self._version, "abort"))
@@ -179,30 +136,21 @@ class CpuEngine:
             await asyncio.to_thread(worker.join)
         self._model, self._tensors = None, {}
 
-    def generate(self, request: EngineRequest) -> TokenStream:
-        return self.generate_together([request])[0]
-
     def generate_together(self, requests: Sequence[EngineRequest]) -> Sequence[TokenStream]:
+        replies = self._replies(requests, self._running)
         worker = self._serving()
-        ids = set(self._replies)
-        for request in requests:
-            if request.id in ids:
-                raise EngineError(f"request {request.id!r} is already running")
-            ids.add(request.id)
-            check_request(request, vocab_size=self._facts.vocab_size, context_length=self._context_length)
-        replies = [EngineReply(request.id, request.position) for request in requests]
-        self._replies |= {reply.request_id: reply for reply in replies}
+        self._running |= {reply.request_id: reply for reply in replies}
         worker.order(Submit(tuple(requests)))
         return [EngineStream(reply, self._drop) for reply in replies]
 
     def _serving(self) -> Worker:
-        if self._state is not State.SERVING or self._worker is None:
-            raise EngineError(self._error or f"the engine is {self._state}, it takes requests only while serving")
+        self._check_serving()
+        assert self._worker is not None
         return self._worker
 
     def _deliver(self, result: StepResult) -> None:
         for item in result.sampled:
-            reply = self._replies.get(item.request_id)
+            reply = self._running.get(item.request_id)
             if reply is None:
                 continue
             if item.finish_reason == BROKEN:
@@ -210,18 +158,15 @@ class CpuEngine:
             else:
                 reply.put((item.token,), (item.logprob,), result.version, item.finish_reason)
             if item.finish_reason:
-                del self._replies[item.request_id]
+                del self._running[item.request_id]
         for request_id in result.cancelled:
-            reply = self._replies.pop(request_id, None)
+            reply = self._running.pop(request_id, None)
             if reply is not None:
                 reply.put((), (), result.version, "abort")
         self._rate.add(sum(item.finish_reason != BROKEN for item in result.sampled))
 
-    async def cancel(self, request_id: str) -> None:
-        self._drop(request_id)
-
     def _drop(self, request_id: str) -> None:
-        if self._worker is not None and request_id in self._replies:
+        if self._worker is not None and request_id in self._running:
             self._worker.order(Cancel(request_id))
 
     def takes_elements(self, name: str) -> bool:
@@ -234,7 +179,7 @@ class CpuEngine:
         assert self._loop is not None
         self._model.check(changes)
         async with self._preparing:
-            put = await self._prepared(changes)
+            put = await prepared_beside(self._model.prepare, changes)
             worker = self._serving()
             pause: asyncio.Future[float] = self._loop.create_future()
             self._swaps.add(pause)
@@ -244,24 +189,13 @@ class CpuEngine:
             finally:
                 self._swaps.discard(pause)
 
-    async def _prepared(self, changes: Mapping[str, Change]) -> Callable[[], None]:
-        """Prepare in a thread; a caller that is cancelled waits for its end, as it reads `changes`."""
-        assert self._model is not None
-        assert self._loop is not None
-        preparing = self._loop.run_in_executor(None, self._model.prepare, changes)
-        try:
-            return await asyncio.shield(preparing)
-        except asyncio.CancelledError:
-            await asyncio.wait([preparing])
-            raise
-
     def _swapped(self, version: int, pause: asyncio.Future[float], pause_s: float) -> None:
         self._version = version
         if not pause.done():
             pause.set_result(pause_s)
 
     def load(self) -> EngineLoad:
-        slots, requests = self._section.slots, len(self._replies)
+        slots, requests = self._section.slots, len(self._running)
         return EngineLoad(
             slots=slots,
             running=min(slots, requests),

@@ -8,14 +8,9 @@ Source: Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators
 import numpy as np
 from numpy.typing import NDArray
 
+from astraflow.messages.mixing import GOLDEN, mixed
+
 _MASK = (1 << 64) - 1
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-
-
-def _mix(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return bits ^ (bits >> np.uint64(31))
 
 
 def seed_bits(seed: int) -> int:
@@ -27,7 +22,7 @@ def keyed_bits(seeds: int | NDArray[np.uint64], positions_B: NDArray[np.int64]) 
     """64 well-mixed bits per (seed, position). Args: seeds: one for all, or uint64[B]. Returns: uint64[B]."""
     key = np.array([seed_bits(seeds)], dtype=np.uint64) if isinstance(seeds, int) else seeds
     counter = positions_B.astype(np.uint64) + np.uint64(1)  # wraps for negative positions
-    return _mix(_mix(key + _GOLDEN) + counter * _GOLDEN)
+    return mixed(mixed(key + GOLDEN) + counter * GOLDEN)
 
 
 def keyed_uniform(seeds_B: NDArray[np.uint64], positions_B: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -53,11 +53,6 @@ class Segment:
     sequence: Running
     count: int
 
-    @property
-    def completes(self) -> bool:
-        """After it, the next token can be sampled."""
-        return self.sequence.computed + self.count == self.sequence.known
-
 
 class BatchModel(Protocol):
     """A model with a cache per sequence. One worker calls it, `check` and `prepare` excepted."""

@@ -52,7 +52,7 @@ def toy_completion(
 
 
 @dataclass
-class _Running:
+class _ToyCompletion:
     """A request and the completion that it will have got."""
 
     reply: EngineReply
@@ -86,8 +86,8 @@ class ToyEngine:
         self._step_s = section.toy_step_s
         self._due = 0.0  # loop time of the next step, if steps take time
         self._step_tokens = 1 if section.toy_step_s else FREE_STEP_TOKENS
-        self._running: dict[str, _Running] = {}
-        self._waiting: deque[_Running] = deque()
+        self._running: dict[str, _ToyCompletion] = {}
+        self._waiting: deque[_ToyCompletion] = deque()
         self._rate = RateMeter()
         self._timer: asyncio.Handle | None = None
         self._serving = False
@@ -130,7 +130,7 @@ class ToyEngine:
         self._schedule()
         return [EngineStream(item.reply, self._drop) for item in items]
 
-    def _plan(self, request: EngineRequest) -> _Running:
+    def _plan(self, request: EngineRequest) -> _ToyCompletion:
         """The whole completion at once: what a later step hands out is only a slice."""
         prompt = request.prompt_tokens[: request.prompt_tokens.size - request.position]
         sampling = request.sampling
@@ -145,7 +145,7 @@ class ToyEngine:
         stop_ids = [*sampling.stop_token_ids, *(() if sampling.ignore_eos else (self._eos,))]
         ends = [int(found[0]) + 1 for token in stop_ids if (found := np.flatnonzero(tokens_T == token)).size]
         end = min(ends, default=tokens_T.size)
-        return _Running(
+        return _ToyCompletion(
             EngineReply(request.id, request.position),
             array("i", tokens_T[:end].tobytes()),
             array("f", logprobs_T[:end].tobytes()),

@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from astraflow.errors import WeightsError
+from astraflow.models.torch_dtypes import TORCH_DTYPES
 from astraflow.weights.codec.changes import Change, ChangedElements
 from astraflow.weights.codec.differences import as_integers
 from astraflow.weights.codec.tensors import HostTensor
 
-TORCH_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+LOADABLE = ("BF16", "F16", "F32")
 IGNORED_SUFFIXES = (".rotary_emb.inv_freq",)  # buffers of old checkpoints; computed from the config here
 
 
@@ -75,8 +76,8 @@ class WeightSlots:
                 raise WeightsError(f"tensor {name!r} is not one of the model's {len(self._places)} tensors")
             if change.shape != expected:
                 raise WeightsError(f"tensor {name!r} has shape {change.shape}, the model has {expected}")
-            if change.dtype not in TORCH_DTYPES:
-                raise WeightsError(f"tensor {name!r} has dtype {change.dtype}, expected one of {sorted(TORCH_DTYPES)}")
+            if change.dtype not in LOADABLE:
+                raise WeightsError(f"tensor {name!r} has dtype {change.dtype}, expected one of {', '.join(LOADABLE)}")
         missing = [
             name
             for name in self._places

@@ -10,20 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from astraflow.models.torch_dtypes import DTYPE_NAMES
 from astraflow.weights.codec.tensors import ITEM_SIZES, HostTensor
-
-DTYPE_NAMES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
 
 
 def with_dtype(files: Mapping[str, bytes], dtype: torch.dtype) -> dict[str, bytes]:

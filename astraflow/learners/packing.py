@@ -1,6 +1,6 @@
 """Which tokens go through the model together: micro-batches under a token budget, with shared prompts computed once.
 
-Not here: tensors, masks as the model wants them, and the loss (`learners/logprobs.py`, `losses/compose.py`).
+Not here: tensors, masks as the model wants them, and the loss (`logprobs.py`, `losses/`).
 Invariant: every sampled token of every sequence is predicted exactly once, from exactly its own context, so the plan
 changes the cost of a step and nothing else.
 

@@ -1,4 +1,18 @@
-"""Wire structs: frozen, append-only, msgpack. The lowest layer; it knows no bus and no torch."""
+"""Wire structs: frozen, append-only, msgpack. The lowest layer; it knows no bus and no torch.
+
+arrays        arrays on the wire
+codec         encode and decode
+control       membership, progress, dataflow's decisions, events and metrics
+episodes      tasks and what comes of them
+generation    the supervised token stream between a requester and a policy replica
+ids           names of tasks and groups, the seeds that go with them, and closed ids kept as ranges
+metric_names  every metric and gauge that a run reports
+metrics_page  writes docs/metrics.md
+mixing        splitmix64's finaliser on whole arrays
+roles         who works in a run
+samples       what a trainer consumes
+weights       weight versions
+"""
 
 from astraflow.messages.arrays import Array, array_of
 from astraflow.messages.codec import (

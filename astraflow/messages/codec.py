@@ -64,7 +64,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
 
 class Decoded(NamedTuple):
     envelope: Envelope
-    message: Any  # one of MESSAGE_TYPES; callers narrow with isinstance or `decode_as`
+    message: Any  # one of MESSAGE_TYPES; callers narrow with isinstance
 
 
 _encoder = msgspec.msgpack.Encoder()

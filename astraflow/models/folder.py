@@ -12,22 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from astraflow.errors import ConfigError, WeightsError
-from astraflow.weights.codec.tensors import HostTensor
+from astraflow.weights.codec.tensors import LONG_NAMES, HostTensor
 
 MAX_FILE_BYTES = 64 << 20  # of a small file; vocabularies have some megabytes
 _SKIPPED = {".safetensors", ".bin", ".gguf", ".pt"}
-_TORCH_NAMES = {
-    "F64": "float64",
-    "F32": "float32",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "I64": "int64",
-    "I32": "int32",
-    "I16": "int16",
-    "I8": "int8",
-    "U8": "uint8",
-    "BOOL": "bool",
-}
 
 
 def read_files(folder: Path) -> dict[str, bytes]:
@@ -73,7 +61,7 @@ def write_model(folder: Path, files: Mapping[str, bytes], tensors: Mapping[str, 
     buffers = {name: np.frombuffer(tensor.data, np.uint8) for name, tensor in tensors.items()}  # alive while written
     specs = {
         name: TensorSpec(
-            dtype=_TORCH_NAMES[tensor.dtype],
+            dtype=LONG_NAMES[tensor.dtype],
             shape=list(tensor.shape),
             data_ptr=buffers[name].ctypes.data,
             data_len=tensor.data.nbytes,

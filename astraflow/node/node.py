@@ -28,6 +28,8 @@ from astraflow.node.processes import NodeProcesses
 from astraflow.node.stopper import Stopper
 from astraflow.node.supervisor import Failure, Supervisor
 
+UP_NODE = "local"  # the name of the node that `up` is
+
 
 async def supervise(
     processes: NodeProcesses,

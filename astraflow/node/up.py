@@ -7,7 +7,6 @@ its incarnation over restarts; exit code 0 only if the run has finished, so that
 import asyncio
 import os
 import shlex
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from astraflow.config import NodeSection, RunConfig
 from astraflow.errors import ConfigError
 from astraflow.messages.roles import Role
 from astraflow.node.entering import enter_run, refuse_a_twin
-from astraflow.node.node import node_context, report_failure, say, supervise
+from astraflow.node.node import UP_NODE, node_context, report_failure, say, supervise
 from astraflow.node.orders import forget_orders
 from astraflow.node.preemption import Preemption
 from astraflow.node.prepare import prepare_models
@@ -37,11 +36,11 @@ from astraflow.node.runfolder import LockedFolder, Owner, RunFolder, check_space
 from astraflow.node.server import embedded_server
 from astraflow.node.stopper import Stopper
 from astraflow.node.threads import usable_cores
+from astraflow.ports import host_for_others
 from astraflow.runfile import resolved
 from astraflow.runfile.checks import FULLS_IN_WEIGHTS, model_bytes, trainable
 from astraflow.view.live import live_view
 
-NODE = "local"
 STATE_PER_WEIGHT = 6  # a checkpoint's fp32 master and two AdamW moments, for each bf16 byte of the model
 
 
@@ -88,10 +87,10 @@ async def up(config: RunConfig, options: UpOptions, console: Console) -> int:
         async with _server(config, folder, options, console) as connection:
             locked.write(_reachable(owner, connection))
             options_in = connection.to_enter(config.run.name)
-            async with NatsBus.connect(options_in, topology_of(config), producer=f"node-{NODE}") as bus:
+            async with NatsBus.connect(options_in, topology_of(config), producer=f"node-{UP_NODE}") as bus:
                 await bus.ensure()
                 if config.bus.url:  # else the lock on the folder has seen to it
-                    await refuse_a_twin(bus, config, console, node=NODE)
+                    await refuse_a_twin(bus, config, console, node=UP_NODE)
                 if not await enter_run(bus, config, console):
                     _show_end(folder, config, console, hint=True)
                     return 0
@@ -105,18 +104,18 @@ async def _run(
     folder = locked.folder
     processes = NodeProcesses(
         config=config,
-        node=NODE,
+        node=UP_NODE,
         connection=connection,
         folder=folder.path,
         cores=usable_cores(config.node.threads),
     )
     processes.plan(roles_of(config))
-    await forget_orders(bus, [NODE, *processes.planned])
+    await forget_orders(bus, [UP_NODE, *processes.planned])
     record = await read_record(bus)
     assert record is not None, "it was entered"
     failure = await supervise(
         processes,
-        ctx=node_context(bus, record, node=NODE, folder=folder.path),
+        ctx=node_context(bus, record, node=UP_NODE, folder=folder.path),
         options=connection.options(Role.ADMIN),
         console=console,
         stopper=stopper,
@@ -150,7 +149,7 @@ async def _until_others_left(bus: Bus, config: RunConfig, console: Console) -> N
     """The run has ended: other nodes may still need the server to hear of it and to say goodbye."""
     try:
         async with asyncio.timeout(config.node.grace_s):
-            await left(bus, lambda member: member.node != NODE and member.role != Role.REGION)
+            await left(bus, lambda member: member.node != UP_NODE and member.role != Role.REGION)
     except TimeoutError:
         say(console, f"other nodes are still there after {config.node.grace_s:g} s; see their logs", style="yellow")
 
@@ -189,15 +188,8 @@ async def _server(
     """The connection to the run's server; the embedded one lives as long as this context. Raises BusError."""
     bus = config.bus
     if bus.url:
-        yield Connection(
-            url=bus.url,
-            region=bus.region,
-            token_file=Path(bus.token_file) if bus.token_file else None,
-            token="" if bus.token_file or bus.credentials_file or bus.credentials_dir else options.token,
-            credentials_file=bus.credentials_file,
-            credentials_dir=bus.credentials_dir,
-            ca_file=bus.ca_file,
-        )
+        has_key = bus.credentials_file or bus.credentials_dir
+        yield Connection.of(bus, url=bus.url, token="" if has_key else options.token)
         return
     host, port = options.listen or ("127.0.0.1", 0)
     async with embedded_server(
@@ -232,7 +224,7 @@ def _greet(config: RunConfig, options: UpOptions, connection: Connection, folder
 
 def join_command(run: str, listen: tuple[str, int], connection: Connection) -> str:
     """The command line that makes another machine join; a wildcard address becomes this machine's name."""
-    host = _outside(listen[0])
+    host = host_for_others(listen[0])
     port = connection.url.rsplit(":", 1)[1]
     token = ["--token-file", str(connection.token_file)] if connection.token_file else []
     region = ["--region", connection.region] if connection.region != "local" else []
@@ -242,13 +234,8 @@ def join_command(run: str, listen: tuple[str, int], connection: Connection) -> s
 def leaf_command(run: str, door: HubDoor, connection: Connection) -> str:
     """The command line that starts another region's leaf server."""
     token = ["--token-file", str(connection.token_file)] if connection.token_file else []
-    url = f"nats://{_outside(door.host)}:{door.port}"
+    url = f"nats://{host_for_others(door.host)}:{door.port}"
     return shlex.join(["astraflow", "bus", "--leaf", url, "--region", "REGION", "--run", run, *token])
-
-
-def _outside(host: str) -> str:
-    """How others call this machine, if it listens everywhere."""
-    return socket.getfqdn() if host in ("0.0.0.0", "::") else host
 
 
 def _show_end(folder: RunFolder, config: RunConfig, console: Console, *, hint: bool) -> None:

@@ -204,9 +204,7 @@ def _check_policy_of_env(name: str, env: EnvSection, config: RunConfig, where: W
         yield where.error(path, f"expected the name of a policy, got {policy!r}")
     elif policy:
         yield from _check_known(path, policy, config.policies, "policies", where)
-    elif (
-        len(config.policies) > 1 and env.kind != "toy" and not env.agent
-    ):  # a toy talks to all, an agent to whom it will
+    elif len(config.policies) > 1 and env.kind != "toy" and not env.agent:  # a toy talks to all, an agent as it likes
         yield where.error(path, f"is missing; say which of {', '.join(config.policies)} answers in this environment")
 
 

@@ -7,12 +7,10 @@ environments are built (`environments.py`).
 from collections.abc import Iterator
 
 from astraflow.config import TrainerSection
+from astraflow.config.loss import OBJECTIVES
 from astraflow.errors import ConfigError
 from astraflow.named import did_you_mean
 from astraflow.runfile.decode import Where
-
-OBJECTIVES = ("clip", "ratio", "logprob", "cispo", "sapo")
-"""As in `learners/losses/objectives.py`, which imports torch."""
 
 
 def check_loss(name: str, trainer: TrainerSection, where: Where) -> Iterator[ConfigError]:

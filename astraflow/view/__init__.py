@@ -1,0 +1,13 @@
+"""A run as people see it.
+
+follower     keeps a `RunView` current from what the bus says
+history      what became of a run so far, from its metrics
+jsonl_lines  what one line of metrics.jsonl, events.jsonl and episodes.jsonl looks like
+live         the live view
+live_rich    the live view in a terminal
+live_text    the live view's lines where there is no terminal
+run_view     everything known about a run, and what follows from it
+status       what `astraflow status` reads
+status_text  a run's status as a page of text, without colours
+wording      numbers as people read them
+"""

@@ -40,7 +40,7 @@ def _brief(status: Status) -> Iterator[str]:
         yield from _first([_policy_head(*item) for item in status.policies.items()], POLICIES_SHOWN)
     yield ""
     yield f"queues  {_queues(status)}"
-    yield from _crew(status)
+    yield from _members(status)
     troubles = [line for event, line in zip(status.events, _events(status), strict=True) if event.level != "info"]
     yield from ([] if not troubles else ["", *troubles[-EVENTS_SHOWN:]])
 
@@ -128,7 +128,7 @@ def _note(name: str, note: str) -> str:
     return note.removeprefix(f"{name}: ")
 
 
-def _crew(status: Status) -> Iterator[str]:
+def _members(status: Status) -> Iterator[str]:
     """Who is ready, by role; by name only who isn't."""
     ready = Counter(member.role for member in status.members if member.state is MemberState.READY)
     roles = ", ".join(f"{count} {role}" for role, count in sorted(ready.items()))

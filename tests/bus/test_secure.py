@@ -128,7 +128,7 @@ async def test_what_a_guest_may_not_write_is_refused_at_once(secured: Secured, r
     decision = Decision(kind=DecisionKind.ISSUE, source="s", epoch=0, index=0, group_id="g", group_size=1)
     batch = SampleBatch(policy="solver", number=1, group_ids=(), samples=(), train_step=0)
     record = RunRecord(name="test", incarnation="i", config_json=b"{}", created_at=0)
-    pointer = SnapshotPointer(digest="", size_bytes=0, parts=(), epoch=1, saved_at=0)
+    pointer = SnapshotPointer(size_bytes=0, parts=(), epoch=1, saved_at=0)
     progress = Progress(policy="solver", consumed=1, step=1, version=1, epoch=1)
     async with secured.bus(role) as bus:
         tries = [

@@ -12,6 +12,7 @@ from astraflow.engines.base import EngineRequest
 from astraflow.engines.cpu import CpuEngine
 from astraflow.envs.base import ChatMessage
 from astraflow.messages import Sampling
+from astraflow.models.folder import read_model
 from astraflow.models.smollm2 import prepare_smollm2
 from astraflow.models.tokenizer import load_tokenizer
 from tests.engines.contract import read
@@ -26,7 +27,7 @@ def folder() -> Path:
 
 
 async def greedy(folder: Path, prompt: list[int], count: int, dtype: str) -> list[int]:
-    engine = CpuEngine.from_folder(folder, section=EngineSection(dtype=dtype))  # type: ignore[arg-type]
+    engine = CpuEngine(*read_model(folder), section=EngineSection(dtype=dtype))  # type: ignore[arg-type]
     await engine.start()
     request = EngineRequest(
         id="r",

@@ -206,7 +206,6 @@ async def test_a_launched_server_that_is_killed_ends_its_streams_and_leaves_noth
         with pytest.raises(EngineError, match=r"the SGLang server (ended|was killed)"):
             async for _ in stream:
                 pass
-        assert engine.load().free == 0
     finally:
         await engine.stop()
     assert not [pid for pid in pids if runs(pid)]

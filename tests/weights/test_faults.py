@@ -12,7 +12,7 @@ import pytest
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.heartbeat import Heartbeat
 from astraflow.actors.policy import actor as policy
-from astraflow.actors.trainer.publishing import Job, Publishing
+from astraflow.actors.trainer.publishing import Job, VersionsUnderWay
 from astraflow.bus import Bus, BusOptions, BusRole, EmbeddedServer, NatsBus, topology_of
 from astraflow.errors import BusError, FencedError, WeightsError
 from astraflow.messages import Event, MemberState, Metrics, PartRef, RunRecord, VersionKind
@@ -115,7 +115,7 @@ async def test_a_replica_that_cannot_use_a_version_gets_one_full_also_with_a_rol
 
         await eventually(refused_twice)
         assert ctx.gauges.get("policy.version", 0) == 0
-        requests = group.create_task(Publishing(trainer, publisher).answer_requests())
+        requests = group.create_task(VersionsUnderWay(trainer, publisher).answer_requests())
         await eventually(lambda: ctx.member().gauges.get("policy.version") == 1)
         assert POLICY_WANTS_FULL not in ctx.member().gauges
         first, second = await texts(trainer.bus, "version-refused")
@@ -144,7 +144,7 @@ async def test_a_newcomer_whose_full_is_gone_gets_another_one(nats_server: Embed
         await publish(publisher, 0)
         subject = f"{ctx.bus.topology.weight_part('solver', 0)}.*"
         await ctx.bus.logs.purge(ctx.bus.topology.weights("solver"), below_sequence=10**6, subject=subject)
-        requests = group.create_task(Publishing(trainer, publisher).answer_requests())
+        requests = group.create_task(VersionsUnderWay(trainer, publisher).answer_requests())
         serving = group.create_task(policy.run(ctx))
         await eventually(lambda: ctx.state is MemberState.READY)
         ctx.stop("drain")
@@ -234,7 +234,7 @@ async def test_a_publish_that_finds_no_room_is_told_and_training_and_the_head_go
     bus = msgspec.structs.replace(CONFIG.bus, max_weights_bytes=8_000)  # five toy fulls
     config = msgspec.structs.replace(CONFIG, bus=bus)
     async with context(nats_server, tmp_path, role="trainer", config=config) as ctx, asyncio.TaskGroup() as group:
-        publishing = Publishing(ctx, WeightPublisher(ctx))
+        publishing = VersionsUnderWay(ctx, WeightPublisher(ctx))
         await publishing.start(job(0), group)
         await publishing.done()
         stream = ctx.bus.topology.weights("solver")

@@ -8,6 +8,7 @@ import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from astraflow.bus import BusOptions
 from astraflow.bus.secure import RUN_FILE
@@ -36,6 +37,22 @@ class Connection:
     credentials_file: str = ""
     credentials_dir: str = ""
     ca_file: str = ""
+
+    @classmethod
+    def of(cls, given: Any, *, url: str, token: str = "") -> "Connection":
+        """From whatever says it in fields of these names: flags, the run file's [bus], the owner of a run folder.
+
+        Args: `token` counts only where no file has one.
+        """
+        return cls(
+            url=url,
+            region=given.region,
+            token_file=Path(given.token_file) if given.token_file else None,
+            token="" if given.token_file else token,
+            credentials_file=given.credentials_file,
+            credentials_dir=getattr(given, "credentials_dir", ""),  # an actor has its one file
+            ca_file=given.ca_file,
+        )
 
     def options(self, role: Role = Role.OBSERVER) -> BusOptions:
         """For a connection of this process; `role` picks from the folder, if there is one. Raises ConfigError."""
@@ -107,11 +124,4 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def from_flags(args: argparse.Namespace, environment: Mapping[str, str]) -> Connection:
     """The connection of an actor process."""
-    return Connection(
-        url=args.url,
-        region=args.region,
-        token_file=args.token_file,
-        token="" if args.token_file else environment.get(TOKEN_VARIABLE, ""),
-        credentials_file=args.credentials_file,
-        ca_file=args.ca_file,
-    )
+    return Connection.of(args, url=args.url, token=environment.get(TOKEN_VARIABLE, ""))

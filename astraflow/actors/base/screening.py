@@ -13,6 +13,7 @@ from astraflow.messages import GenRequest, Task
 from astraflow.messages.ids import parse_task_id
 from astraflow.verdict import OK, Verdict, refused
 
+MAX_DELIVERIES = 20  # what was handed out this often without an end is poison: it kills whoever takes it
 _ID = re.compile(r"[!-~]{1,512}")  # goes into a header
 _SUBJECT = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 

@@ -75,7 +75,7 @@ class DataflowStore:
         await self._bus.logs.purge(topology.snapshots, below_sequence=first, subject=f"{topology.snapshot_part()}.*")
 
     def _pointer(self, parts: tuple[PartRef, ...], size_bytes: int) -> SnapshotPointer:
-        return SnapshotPointer(digest="", size_bytes=size_bytes, parts=parts, epoch=self._epoch, saved_at=clock.wall())
+        return SnapshotPointer(size_bytes=size_bytes, parts=parts, epoch=self._epoch, saved_at=clock.wall())
 
     async def purge(
         self, state: StoredState, *, floor: int, durable_samples: Mapping[str, int], keep_episodes: bool

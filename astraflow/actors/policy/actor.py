@@ -14,7 +14,7 @@ from functools import partial
 from astraflow import clock
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.handover import start_work
-from astraflow.actors.base.screening import verdict_on_request
+from astraflow.actors.base.screening import MAX_DELIVERIES, verdict_on_request
 from astraflow.actors.policy.cohorts import Cohorts
 from astraflow.actors.policy.load import load
 from astraflow.actors.policy.reply_stream import ReplyStream
@@ -42,7 +42,6 @@ REPORT_EVERY_S = 1.0
 AGAIN_S = 1.0  # a second delivery of a request that isn't accepted yet comes back after this
 
 VERSION_WITHIN_S = 30.0  # a request for a newer version holds its slot for this long
-MAX_DELIVERIES = 20
 
 _log = logging.getLogger(__name__)
 
@@ -111,9 +110,7 @@ class Replica:
                 await delivery.reject(verdict.text)
             elif (stream := self._streams.get(engine_id)) is not None:  # its ack was lost: it is in work
                 await (delivery.ack() if stream.is_accepted else delivery.nak(AGAIN_S))
-            elif (
-                not self.served.current
-            ):  # a version came out while it waited for a request: somebody else may be newer
+            elif not self.served.current:  # a version came out while it waited: somebody else may be newer
                 await delivery.nak()
             else:
                 stream = self._streams[engine_id] = ReplyStream(self._ctx.bus, request, self._ctx.incarnation)

@@ -21,7 +21,7 @@ from astraflow.messages import GenRequest
 
 
 @dataclass
-class _Cohort:
+class _EngineCohort:
     """Requests that wait for each other."""
 
     engine: PolicyEngine
@@ -48,9 +48,9 @@ class Cohorts:
     def __init__(self, *, patience_s: float, tell: Callable[[str], Awaitable[None]]) -> None:
         self._patience_s = patience_s
         self._tell = tell
-        self._gathering: dict[str, _Cohort] = {}
-        self._complete: deque[_Cohort] = deque()
-        self._running: _Cohort | None = None
+        self._gathering: dict[str, _EngineCohort] = {}
+        self._complete: deque[_EngineCohort] = deque()
+        self._running: _EngineCohort | None = None
         self._swaps = 0  # that wait or run: no cohort begins meanwhile
         self._idle = asyncio.Event()
 
@@ -71,7 +71,7 @@ class Cohorts:
         """Like the engine's own `generate`, once the request's cohort is admitted. Raises EngineError if it isn't."""
         cohort = self._gathering.get(request.cohort_id)
         if cohort is None:
-            cohort = self._gathering[request.cohort_id] = _Cohort(engine, request.cohort_size)
+            cohort = self._gathering[request.cohort_id] = _EngineCohort(engine, request.cohort_size)
         cohort.calls[call.id] = call
         cohort.last_arrival = clock.monotonic()
         self._complete_if_due(request.cohort_id)
@@ -97,7 +97,7 @@ class Cohorts:
         if self._running is not None:
             self._leave(self._running, call_id)
 
-    def _leave(self, cohort: _Cohort, call_id: str) -> None:
+    def _leave(self, cohort: _EngineCohort, call_id: str) -> None:
         if cohort.calls.pop(call_id, None) is not None:
             cohort.size -= 1
         if cohort is self._running and not cohort.calls:
@@ -105,7 +105,7 @@ class Cohorts:
             self._idle.set()
             self._start_next()
 
-    async def _wait(self, cohort_id: str, cohort: _Cohort) -> None:
+    async def _wait(self, cohort_id: str, cohort: _EngineCohort) -> None:
         """Until it is decided, or nothing was heard of the missing requests for too long."""
         patience_s = cohort.last_arrival + self._patience_s - clock.monotonic()
         if cohort.complete:  # its turn comes when what runs has ended

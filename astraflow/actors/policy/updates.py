@@ -1,6 +1,6 @@
 """How a replica's engine gets from one version to a newer one, and what is told about it.
 
-Everything but the engine's own copy happens beside decoding. It doesn't choose when (`actor.py`).
+Everything but the engine's own copy happens beside decoding. It doesn't choose when (`served.py`).
 Invariant: the engine serves one whole version; one that can't be used is refused, and the old one goes on serving. A
 full that can't be used is asked for again through the member record, which the trainer reads.
 """

@@ -1,0 +1,18 @@
+"""The rollout actor: it plays tasks, with completions of whatever replica serves.
+
+actor        the rollout actor
+budget       what one episode may spend on generation, shared by all its policies, roles and sub-agents
+call         a generation that is asked for, and what comes of it
+call_stream  the state of one call in flight
+cohort_gate  deterministic runs: which calls start together
+generation   the requester's side of a generation, over replicas that come and go
+handle       what an environment or agent calls
+needed       which tasks nobody needs any more
+play         plays one task, from prompt to episode
+recording    what was said in one episode
+sampling     how a policy samples
+sharing      how training and evaluation share the slots of a pool
+stats        counts of what a rollout process did since it last said so
+suspects     which episodes were in work when this rollout's process died
+tokenizers   every policy's tokenizer, from the files that travel with its weights
+"""

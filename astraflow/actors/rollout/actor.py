@@ -14,6 +14,7 @@ from functools import partial
 from astraflow import clock
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.handover import start_work
+from astraflow.actors.base.screening import MAX_DELIVERIES
 from astraflow.actors.rollout.call import Generates
 from astraflow.actors.rollout.cohort_gate import CohortGate
 from astraflow.actors.rollout.generation import GenerationClient
@@ -41,7 +42,6 @@ from astraflow.messages.metric_names import (
     ROLLOUT_WASTED_CHUNKS,
 )
 
-MAX_DELIVERIES = 20  # a task that was handed out this often without a record is poison
 REPORT_EVERY_S = 2.0
 
 _log = logging.getLogger(__name__)

@@ -27,7 +27,7 @@ class _Asking:
 
 
 @dataclass
-class _Cohort:
+class _CallCohort:
     """The episodes of one cohort."""
 
     size: int  # tasks that are expected
@@ -60,7 +60,7 @@ class CohortGate:
         self._name = name
         self._patience_s = patience_s
         self._tell = tell
-        self._cohorts: dict[str, _Cohort] = {}
+        self._cohorts: dict[str, _CallCohort] = {}
 
     @asynccontextmanager
     async def episode(self, task: Task) -> AsyncIterator[Generates]:
@@ -68,7 +68,7 @@ class CohortGate:
         if not task.cohort_id:
             yield self._client
             return
-        cohort = self._cohorts.setdefault(task.cohort_id, _Cohort(task.cohort_size))
+        cohort = self._cohorts.setdefault(task.cohort_id, _CallCohort(task.cohort_size))
         cohort.arrived += 1
         cohort.last_arrival = clock.monotonic()
         try:
@@ -79,7 +79,7 @@ class CohortGate:
                 self._cohorts.pop(task.cohort_id, None)
             self.begin_if_due(cohort)
 
-    async def admitted(self, cohort: _Cohort, episode: int, call: Call) -> Call:
+    async def admitted(self, cohort: _CallCohort, episode: int, call: Call) -> Call:
         """The call with its round, when that begins."""
         asking = _Asking(call, episode, asyncio.get_running_loop().create_future())
         cohort.asking.append(asking)
@@ -93,7 +93,7 @@ class CohortGate:
             raise
         return asking.begins.result()
 
-    async def _wait(self, cohort: _Cohort, asking: _Asking) -> None:
+    async def _wait(self, cohort: _CallCohort, asking: _Asking) -> None:
         """Until the round begins, or nothing was heard of the missing tasks for too long."""
         patience_s = cohort.last_arrival + self._patience_s - clock.monotonic()
         if patience_s > 0 or cohort.arrived >= cohort.size:  # if all are here, their own deadlines end them
@@ -103,7 +103,7 @@ class CohortGate:
         self.begin_if_due(cohort)
         await self._tell(f"cohort {asking.call.cohort_id} goes on without {missing} tasks: the run is not repeatable")
 
-    def begin_if_due(self, cohort: _Cohort) -> None:
+    def begin_if_due(self, cohort: _CallCohort) -> None:
         """Let all calls that wait go, as one round per policy."""
         if not cohort.due:
             return
@@ -118,7 +118,7 @@ class CohortGate:
 class _Gated:
     """One episode's way to the policies."""
 
-    def __init__(self, gate: CohortGate, cohort: _Cohort, episode: int, client: Generates) -> None:
+    def __init__(self, gate: CohortGate, cohort: _CallCohort, episode: int, client: Generates) -> None:
         self._gate = gate
         self._cohort = cohort
         self._episode = episode

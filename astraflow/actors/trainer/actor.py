@@ -21,7 +21,7 @@ from astraflow.actors.base.diskfull import ROOM_EVERY_S, naming_full
 from astraflow.actors.base.lease import HeldLease, lease
 from astraflow.actors.base.owned_key import OwnedKey
 from astraflow.actors.trainer.checkpoints import CheckpointState
-from astraflow.actors.trainer.publishing import Job, Publishing
+from astraflow.actors.trainer.publishing import Job, VersionsUnderWay
 from astraflow.actors.trainer.resume import (
     Resumed,
     last_progress,
@@ -67,7 +67,7 @@ class Trainer:
         self._section = section
         self._learner: Learner = resumed.learner
         self._thread = resumed.thread
-        self._publishing = Publishing(ctx, publisher)
+        self._publishing = VersionsUnderWay(ctx, publisher)
         self._epoch = resumed.epoch
         self._state = resumed.state
         self._durable = resumed.state

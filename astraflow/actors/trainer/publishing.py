@@ -1,6 +1,6 @@
-"""Publishing beside training: one version at a time, the newest one if publishing fails, and fulls that are asked for.
+"""Versions on their way out beside training: one at a time, the newest one if that fails, and fulls that are asked for.
 
-It decides nothing about deltas and fulls (`weights/transfer/publisher.py`).
+How one is made and stored, delta or full, is `WeightPublisher`'s (weights/transfer/publisher.py).
 Invariants: training waits for a publish that is under way, never for one that fails: that is told, tried again, and
 given up for a newer version. The last version is tried until it is published.
 
@@ -40,8 +40,8 @@ class Job:
     finished: bool
 
 
-class Publishing:
-    """One trainer's publishes. Its tasks live in the group that `start` and `answer_requests` are given."""
+class VersionsUnderWay:
+    """One trainer's. Its tasks live in the group that `start` and `answer_requests` are given."""
 
     def __init__(self, ctx: ActorContext, publisher: WeightPublisher) -> None:
         self._ctx = ctx

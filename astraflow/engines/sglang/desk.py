@@ -23,7 +23,7 @@ Start = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
 
 @dataclass(frozen=True)
-class _Running:
+class _AtServer:
     """A request that the server has."""
 
     completion: ServerCompletion
@@ -39,7 +39,7 @@ class Desk:
         self._account = account
         self._start = start
         self._waiting: deque[tuple[EngineRequest, EngineReply]] = deque()
-        self._running: dict[str, _Running] = {}
+        self._running: dict[str, _AtServer] = {}
         self.closed = False
 
     @property
@@ -71,7 +71,7 @@ class Desk:
 
     def _give(self, request: EngineRequest, reply: EngineReply) -> None:
         completion = ServerCompletion(self._link.client, self._account, request, reply)
-        self._running[request.id] = _Running(completion, reply, self._start(self._complete(completion)))
+        self._running[request.id] = _AtServer(completion, reply, self._start(self._complete(completion)))
 
     async def _complete(self, completion: ServerCompletion) -> None:
         await completion.run()
@@ -92,7 +92,7 @@ class Desk:
                 item[1].put((), (), version, "abort")
                 return
 
-    def _take_back(self, running: _Running) -> None:
+    def _take_back(self, running: _AtServer) -> None:
         running.task.cancel()  # closes its connection; the server notices that later than an abort
         if running.completion.server_id:
             self._start(self._abort(running.completion.server_id))

@@ -5,27 +5,23 @@ ended, hangs, or serves weights that it wasn't given here has failed for good: e
 the replica's process ends, and a new one starts from the weights on the bus.
 Invariants: the server is paused while its weights change, and gets no new request meanwhile; cached prefixes of another
 version are never used for a new request.
-
-States: new → starting → serving → stopped, or failed from any of them; only `serving` takes requests.
 """
 
 import asyncio
 import contextlib
 from collections.abc import Coroutine, Mapping, Sequence
-from enum import StrEnum
 from typing import Any
 
 from astraflow import clock
 from astraflow.concurrency import Background
 from astraflow.config import EngineSection
-from astraflow.engines.architecture import read_facts
 from astraflow.engines.base import EngineLoad, EngineRequest, TokenStream
-from astraflow.engines.requests import check_request
 from astraflow.engines.sglang.completion import Account
 from astraflow.engines.sglang.desk import Desk
 from astraflow.engines.sglang.labels import Labels
 from astraflow.engines.sglang.link import ServerLink
-from astraflow.engines.streams import EngineReply, EngineStream, RateMeter
+from astraflow.engines.shell import EngineShell, EngineState, prepared_beside
+from astraflow.engines.streams import EngineStream, RateMeter
 from astraflow.errors import AstraflowError, EngineError, WeightsError
 from astraflow.messages.metric_names import POLICY_CONTINUED, POLICY_RELABELLED
 from astraflow.weights.codec.changes import Change
@@ -34,17 +30,7 @@ from astraflow.weights.codec.tensors import HostTensor
 STOP_WITHIN_S = 10.0  # of a swap
 
 
-class State(StrEnum):
-    """See the module's docstring."""
-
-    NEW = "new"
-    STARTING = "starting"
-    SERVING = "serving"
-    STOPPED = "stopped"
-    FAILED = "failed"
-
-
-class SglangEngine:
+class SglangEngine(EngineShell):
     """A `PolicyEngine`. Args: files, tensors: of the model, for the server's start; version: what they are called."""
 
     def __init__(
@@ -55,33 +41,18 @@ class SglangEngine:
         section: EngineSection,
         version: int = 0,
     ) -> None:
-        self._facts = read_facts(files)
+        super().__init__(files, section, version)
         self._shapes = {name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
-        self._section = section
         self._account = Account(Labels(), RateMeter(), self._facts.eos_token_ids)
         self.link = ServerLink(section, files, tensors, self._account.labels)
-        self._version = version
-        self._context_length = min(section.context_length or self._facts.context_length, self._facts.context_length)
-        self._state = State.NEW
-        self._error = ""
         self._desk = Desk(self.link, self._account, self._start)
         self._swapping = asyncio.Lock()
         self._background: Background | None = None  # while it serves
         self._main: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
 
-    @property
-    def eos_token_ids(self) -> tuple[int, ...]:
-        return self._facts.eos_token_ids
-
-    @property
-    def context_length(self) -> int:
-        """After `start` also bounded by what the server allows."""
-        return self._context_length
-
     async def start(self) -> None:
-        assert self._state is State.NEW, f"engine is {self._state}, an engine starts once"
-        self._state = State.STARTING
+        self._begin()
         loop = asyncio.get_running_loop()
         ready = loop.create_future()
         # A task of its own, which owns all others: a group must be left by the task that entered it, and `start` and
@@ -97,7 +68,7 @@ class SglangEngine:
                 )
                 self._account.seeded = self.link.seeded
                 self._background = background
-                self._state = State.SERVING
+                self._state = EngineState.SERVING
                 if not ready.done():  # whoever waits may have been cancelled, and stops it next
                     ready.set_result(None)
                 given = lambda: self._desk.running  # noqa: E731 - of both
@@ -105,9 +76,9 @@ class SglangEngine:
                 self._start(self.link.adapt(given, lambda: self._desk.without_token, self._desk.pump))
                 await self._stopping.wait()
         except Exception as exc:  # noqa: BLE001 - whatever ended it is told to whoever has a request here
-            self._fail(exc)
+            error = self._fail(exc)
             if not ready.done():
-                ready.set_exception(exc if isinstance(exc, AstraflowError) else EngineError(self._error))
+                ready.set_exception(error)
         finally:
             self._background = None
             if not ready.done():
@@ -130,20 +101,17 @@ class SglangEngine:
         """The version that the server must name; None while it changes."""
         return None if self._swapping.locked() else self._version
 
-    def _fail(self, exc: Exception) -> None:
-        if self._state is State.FAILED:  # the first reason counts
-            return
-        self._state = State.FAILED
-        self._error = str(exc) if isinstance(exc, AstraflowError) else f"engine failed: {exc!r}"
+    def _fail(self, exc: Exception) -> AstraflowError:
+        error = super()._fail(exc)
         self._desk.end_all(lambda reply: reply.fail(self._error))
+        return error
 
     async def stop(self) -> None:
-        was_starting = self._state is State.STARTING
-        if self._state is not State.FAILED:
-            self._state = State.STOPPED
+        was_starting = self._state is EngineState.STARTING
+        self._end()
         self._desk.end_all(lambda reply: reply.put((), (), self._version, "abort"))
         if self._main is not None:
-            if self._state is State.STOPPED and not was_starting:
+            if self._state is EngineState.STOPPED and not was_starting:
                 await self._until_whole()
             self._stopping.set()
             if was_starting:  # nothing looks at the event yet
@@ -156,33 +124,16 @@ class SglangEngine:
             async with asyncio.timeout(STOP_WITHIN_S), self._swapping:
                 pass
 
-    def generate(self, request: EngineRequest) -> TokenStream:
-        return self.generate_together([request])[0]
-
     def generate_together(self, requests: Sequence[EngineRequest]) -> Sequence[TokenStream]:
         """See `PolicyEngine`. They reach the server one after the other: it alone decides which steps they share."""
-        self._check_serving()
-        ids = self._desk.ids()
-        for request in requests:
-            if request.id in ids:
-                raise EngineError(f"request {request.id!r} is already running")
-            ids.add(request.id)
-            check_request(request, vocab_size=self._facts.vocab_size, context_length=self._context_length)
-        replies = [EngineReply(request.id, request.position) for request in requests]
+        replies = self._replies(requests, self._desk.ids())
         for request, reply in zip(requests, replies, strict=True):
             self._desk.put(request, reply)
         self._desk.pump()
         return [EngineStream(reply, self._drop) for reply in replies]
 
-    def _check_serving(self) -> None:
-        if self._state is not State.SERVING:
-            raise EngineError(self._error or f"the engine is {self._state}, it takes requests only while serving")
-
-    async def cancel(self, request_id: str) -> None:
-        self._drop(request_id)
-
     def _drop(self, request_id: str) -> None:
-        if self._state is State.SERVING:  # else all have ended
+        if self._state is EngineState.SERVING:  # else all have ended
             self._desk.drop(request_id, self._version)
 
     def takes_elements(self, name: str) -> bool:
@@ -219,17 +170,12 @@ class SglangEngine:
 
     async def _in_place(self, version: int, changes: Mapping[str, Change]) -> float:
         async with self._swapping:
-            loop = asyncio.get_running_loop()
-            preparing = loop.run_in_executor(None, self.link.way.prepare, changes)
             try:
-                prepared = await asyncio.shield(preparing)
-            except asyncio.CancelledError:
-                await asyncio.wait([preparing])  # it reads `changes`
-                raise
+                prepared = await prepared_beside(self.link.way.prepare, changes)
             except OSError as exc:
                 raise WeightsError(f"version {version} can't be written to {self.link.folder}: {exc}") from exc
             self._check_serving()
-            done: asyncio.Future[float] = loop.create_future()
+            done: asyncio.Future[float] = asyncio.get_running_loop().create_future()
             task = self._start(self._send(version, prepared, done))
             try:
                 await asyncio.shield(asyncio.wait((task,)))
@@ -237,7 +183,7 @@ class SglangEngine:
                 await asyncio.wait((task,))
                 raise
             if not done.done():
-                raise EngineError(self._error or "the engine was stopped before its weights changed")
+                raise self._unchanged()
             return done.result()
 
     async def _send(self, version: int, prepared: object, done: "asyncio.Future[float]") -> None:

@@ -32,13 +32,12 @@ from astraflow.messages.metric_names import (
     POLICY_SERVER_TOKENS_PER_S,
 )
 from astraflow.models.folder import write_model
-from astraflow.weights.codec.tensors import HostTensor
+from astraflow.weights.codec.tensors import LONG_NAMES, HostTensor
 
 ADAPT_EVERY_S = 1.0
 WATCH_EVERY_S = 2.0
 CALL_WITHIN_S = 60.0
 log = logging.getLogger(__name__)
-_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 _SECTION_DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 
 
@@ -114,7 +113,7 @@ class ServerLink:
         model.mkdir()
         await _to_its_end(write_model, model, self._files, self._tensors)
         largest = max(self._tensors.values(), key=lambda tensor: tensor.data.nbytes)
-        dtype = _SECTION_DTYPES.get(self._section.dtype) or _DTYPES[largest.dtype]
+        dtype = _SECTION_DTYPES.get(self._section.dtype) or LONG_NAMES[largest.dtype]
         args = dict(section.args)
         if self._section.context_length:
             args.setdefault("context_length", self._section.context_length)

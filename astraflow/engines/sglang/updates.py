@@ -215,8 +215,9 @@ def _bytes_tensor(data: bytes) -> Any:
 def _torch_tensor(tensor: HostTensor) -> Any:
     import torch
 
-    dtypes = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
-    flat = torch.frombuffer(bytearray(tensor.data), dtype=dtypes[tensor.dtype])
+    from astraflow.models.torch_dtypes import TORCH_DTYPES
+
+    flat = torch.frombuffer(bytearray(tensor.data), dtype=TORCH_DTYPES[tensor.dtype])
     return flat.reshape(tensor.shape)
 
 

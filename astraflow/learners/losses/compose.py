@@ -16,12 +16,14 @@ import torch
 from torch import Tensor
 
 from astraflow.config import CriticSection, LossSection
+from astraflow.config.loss import OBJECTIVES
 from astraflow.errors import ConfigError
 from astraflow.learners.gae import at_last, gae
+from astraflow.learners.losses import objectives
 from astraflow.learners.losses.aggregation import sample_weights
 from astraflow.learners.losses.correction import correction_weights
 from astraflow.learners.losses.diagnostics import TokenSums, token_sums
-from astraflow.learners.losses.objectives import OBJECTIVES, Objective
+from astraflow.learners.losses.objectives import Objective
 from astraflow.learners.losses.ratios import bounded, sequence_means
 from astraflow.learners.losses.regularisers import kl_estimate, kl_to_go, normalised
 from astraflow.learners.losses.tokens import LossBatch, LossTokens
@@ -205,7 +207,8 @@ def _by_critic(batch: LossBatch, penalty_M: Tensor | None, critic: CriticSection
 
 def _objective_of(section: LossSection) -> Objective:
     if section.objective in OBJECTIVES:
-        return OBJECTIVES[section.objective]
+        built_in: Objective = getattr(objectives, section.objective)
+        return built_in
     own = load_named(section.objective, what="loss.objective")
     if not callable(own):
         raise ConfigError(f"loss.objective {section.objective} is a {type(own).__name__}, expected a function")

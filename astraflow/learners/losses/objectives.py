@@ -5,7 +5,7 @@ gradient of A·log π, so they differ off-policy only.
 Axes: N token. `cut_N` marks tokens whose gradient the trust region removed, or whose weight it bounded.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -64,12 +64,3 @@ def sapo(tokens: LossTokens, section: LossSection) -> tuple[Tensor, Tensor]:
     tau_N[advantages_N > 0] = section.tau_positive
     gate_N = torch.sigmoid(tau_N * (tokens.log_ratio_N.exp() - 1.0)) * (4.0 / tau_N)
     return gate_N * advantages_N, torch.zeros_like(advantages_N, dtype=torch.bool)
-
-
-OBJECTIVES: Mapping[str, Objective] = {
-    "clip": clip,
-    "ratio": ratio,
-    "logprob": logprob,
-    "cispo": cispo,
-    "sapo": sapo,
-}

@@ -25,6 +25,7 @@ from astraflow.bus.private import write_private
 from astraflow.config import is_loopback
 from astraflow.errors import ConfigError
 from astraflow.messages import Place
+from astraflow.ports import host_for_others
 from astraflow.weights.transfer.full_folder import is_file_name
 
 MAX_CONNECTIONS = 64
@@ -45,7 +46,7 @@ class FullServer:
     def __init__(self, folder: Path, *, host: str, port: int, advertise: str = "") -> None:
         self._folder = folder
         self._address = (host, port)
-        self._name = advertise or (socket.getfqdn() if host in ("0.0.0.0", "::", "") else host)
+        self._name = advertise or host_for_others(host)
         self._token = secrets.token_urlsafe(32)
         self._certificate = ""
         self._server: _Server | None = None

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from astraflow_sglang.memory import address_of
-from astraflow_sglang.windows import Window, overlap, window_of
+from astraflow_sglang.windows import CopyWindow, overlap, window_of
 
 Described = tuple[torch.dtype, tuple[int, ...]]
 _SAME_VALUES = {"aten::clone", "aten::_to_copy", "aten::contiguous"}
@@ -37,7 +37,7 @@ class Trace:
     """Where one tensor goes. No windows and no `why`: nowhere on this rank."""
 
     described: Described
-    windows: list[Window] = field(default_factory=list)
+    windows: list[CopyWindow] = field(default_factory=list)
     why: str = ""  # it can't be updated by elements
     refused: bool = False  # the loader doesn't take it at all
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Window:
+class CopyWindow:
     """A copy of source elements into a storage. Strides count elements; `dims` has the largest source stride first."""
 
     storage: int  # its address
@@ -38,7 +38,7 @@ class Window:
         return all(source == target == 1 for _, source, target in self.dims)
 
 
-def window_of(storage: int, target: Tensor, source: Tensor) -> Window | None:
+def window_of(storage: int, target: Tensor, source: Tensor) -> CopyWindow | None:
     """The window of a copy between two views, or None if it isn't one-to-one or can't be inverted step by step."""
     source = source.expand(target.shape)
     dims = sorted(
@@ -53,7 +53,7 @@ def window_of(storage: int, target: Tensor, source: Tensor) -> Window | None:
             merged.insert(0, (size, source_stride, target_stride))
     if not (_is_nested([dim[:2] for dim in merged]) and _is_nested(sorted(((n, t) for n, _, t in merged), key=_last))):
         return None
-    return Window(storage, target.dtype, int(source.storage_offset()), int(target.storage_offset()), tuple(merged))
+    return CopyWindow(storage, target.dtype, int(source.storage_offset()), int(target.storage_offset()), tuple(merged))
 
 
 def _last(dim: tuple[int, int]) -> int:
@@ -70,12 +70,12 @@ def _is_nested(dims: Sequence[tuple[int, int]]) -> bool:
     return True
 
 
-def overlap(one: Window, other: Window) -> bool:
+def overlap(one: CopyWindow, other: CopyWindow) -> bool:
     """Whether the spans of their targets meet; said of some that only interleave, too."""
     return one.storage == other.storage and one.target_start < other.target_end and other.target_start < one.target_end
 
 
-def targets_of(window: Window, positions_N: Tensor) -> tuple[Tensor, Tensor | None]:
+def targets_of(window: CopyWindow, positions_N: Tensor) -> tuple[Tensor, Tensor | None]:
     """Target elements int64, and which positions are in the window at all (bool[N]); None: all, by construction.
 
     Args:

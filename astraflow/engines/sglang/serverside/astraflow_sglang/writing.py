@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from astraflow_sglang.interception import Trace
 from astraflow_sglang.memory import BITS, address_of, model_tensors, whole_storage
 from astraflow_sglang.reading import ALIGNMENT_BYTES, Entry, UpdateError
-from astraflow_sglang.windows import Window, targets_of
+from astraflow_sglang.windows import CopyWindow, targets_of
 
 PIECE = 1 << 22  # elements at a time: index arithmetic takes some 40 bytes for each
 STAGE_BYTES = 64 << 20
@@ -52,7 +52,7 @@ def write(model: nn.Module, entries: Sequence[Entry], traces: Mapping[str, Trace
     return written
 
 
-def _write_window(entry: Entry, window: Window, target: Tensor, stage: "_Stage") -> int:
+def _write_window(entry: Entry, window: CopyWindow, target: Tensor, stage: "_Stage") -> int:
     same = window.dtype == entry.dtype  # then bits are moved, whatever they mean
     flat = whole_storage(target, BITS[window.dtype.itemsize] if same else window.dtype)
     width = 0 if entry.positions is None else entry.positions.itemsize
@@ -67,7 +67,7 @@ def _write_window(entry: Entry, window: Window, target: Tensor, stage: "_Stage")
     return written
 
 
-def _pieces(entry: Entry, window: Window) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.uint8]]]:
+def _pieces(entry: Entry, window: CopyWindow) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.uint8]]]:
     """Bytes of the positions (all within the window's span) and of their values."""
     positions, width = entry.positions, entry.dtype.itemsize
     assert positions is not None

@@ -1,13 +1,20 @@
-"""Which runs are live on this machine, wherever their folders are: by the locks that their processes hold open.
+"""The runs of this machine: which are live, wherever their folders are, where a run of some name is, and the bus of one
+that has ended, opened again to be read. It starts no actor.
 
 There is no list that could be stale: /proc tells which processes have an up.lock open now. Other users' processes are
 seen only by root.
+Invariant: nobody else runs in a folder while its store is open, and afterwards its lock file says what it said before.
 """
 
 import os
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+import msgspec
+
+from astraflow.actors.base.connection import Connection
+from astraflow.bus import EmbeddedServer
 from astraflow.errors import ConfigError
 from astraflow.named import nearest
 from astraflow.node.runfolder import LOCK_NAME, Owner, RunFolder
@@ -34,6 +41,27 @@ def folder_of(run: str, *, beside: Path) -> RunFolder:
         raise ConfigError(f"several runs on this machine are called {run}: {folders}; choose one with --folder")
     hint = nearest(run, {owner.run for owner, _ in live}) if live else "; none is live"
     raise ConfigError(f"no run on this machine is called {run!r}{hint}; for a run elsewhere give --url too")
+
+
+@asynccontextmanager
+async def reopened(folder: RunFolder, *, command: str) -> AsyncIterator[tuple[Connection, str]]:
+    """The connection and the name of the run in `folder`, from a server that lives as long as the context.
+
+    Raises: ConfigError if the folder is in use or holds no store; BusError.
+    """
+    owner = folder.owner()
+    if owner is None:
+        raise ConfigError(f"{folder.path} is not a run folder: it has no up.lock")
+    if not folder.nats.is_dir():
+        raise ConfigError(f"{folder.path} holds no store: the run is on an external server; use --url and --run")
+    with folder.lock(msgspec.structs.replace(owner, pid=os.getpid(), command=command, url="")) as locked:
+        server = EmbeddedServer(folder.nats)
+        try:
+            await server.start()
+            yield Connection(url=server.url, region=owner.region, token_file=server.token_file), owner.run
+        finally:
+            await server.stop()
+            locked.write(owner)
 
 
 def _ended(run: str, beside: Path) -> list[RunFolder]:
