@@ -11,6 +11,7 @@ import msgspec
 
 from astraflow.messages.arrays import Array
 from astraflow.messages.generation import Sampling, VersionSpan
+from astraflow.messages.message import Message
 
 
 class Reason(StrEnum):
@@ -29,7 +30,7 @@ class Reason(StrEnum):
 TRAINABLE_REASONS = frozenset({Reason.OK, Reason.POLICY, Reason.TRUNCATED})
 
 
-class Task(msgspec.Struct, frozen=True, kw_only=True):
+class Task(Message, frozen=True, kw_only=True):
     """One thing to do, one member of a group. Subject task.<env> (or task.<env>.eval)."""
 
     id: str  # incarnation/source/epoch/index/member
@@ -73,7 +74,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""  # a readable view; never trained on
 
 
-class Episode(msgspec.Struct, frozen=True, kw_only=True):
+class Episode(Message, frozen=True, kw_only=True):
     """The terminal record of one attempt at a task. Subject episode.<env>."""
 
     task_id: str

@@ -24,7 +24,7 @@ import msgspec
 
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.process_identity import has_ended, own_process, until_ended
-from astraflow.bus import KvUpdate
+from astraflow.bus import KvUpdate, wiring
 from astraflow.concurrency import Background
 from astraflow.errors import FencedError
 from astraflow.messages import Lease, MemberState
@@ -35,7 +35,7 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 def lease_key(name: str) -> str:
     """KV key of a lease."""
-    return f"lease.{name}"
+    return wiring.LEASE.key(name)
 
 
 def now() -> float:

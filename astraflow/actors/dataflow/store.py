@@ -10,11 +10,11 @@ from collections.abc import Mapping
 import msgspec
 
 from astraflow.actors.base.owned_key import seal
-from astraflow.bus import Bus, Cursor
+from astraflow.bus import Bus, Cursor, wiring
 from astraflow.errors import BusError
 from astraflow.messages import PartRef, SnapshotPointer
 
-POINTER_KEY = "snapshot.dataflow"
+POINTER_KEY = wiring.SNAPSHOT.key("dataflow")
 
 
 class StoredState(msgspec.Struct, frozen=True, kw_only=True):

@@ -158,7 +158,7 @@ class Replica:
             self._hold(-1)
 
     def _fault_of(self, request: GenRequest) -> str:
-        return fault_of_request(request, policy=self._ctx.policy, replies=f"{self._ctx.bus.topology.root}.reply.")
+        return fault_of_request(request, policy=self._ctx.policy, replies=self._ctx.bus.topology.replies)
 
     async def _work(self, delivery: Delivery, request: GenRequest, stream: ReplyStream, engine_id: str) -> None:
         try:

@@ -8,10 +8,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from astraflow.bus import Bus
+from astraflow.bus import Bus, wiring
 from astraflow.messages import GroupClosed
-
-PREFIX = "closed."
 
 
 class NotNeededError(Exception):
@@ -28,7 +26,7 @@ class NeededTasks:
 
     async def watch(self, bus: Bus) -> None:
         """Follow dataflow for ever."""
-        async for update in bus.kv.watch(PREFIX):
+        async for update in bus.kv.watch(wiring.CLOSED.prefix):
             if isinstance(update.message, GroupClosed):
                 self._keys[update.key] = update.message.group_id
                 self.close(update.message.group_id)

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from astraflow.bus import Bus
+from astraflow.bus import Bus, wiring
 from astraflow.errors import MessageError, WeightsError
 from astraflow.messages import FileEntry, Head, Manifest, VersionKind
 from astraflow.weights.codec.changes import Behind
@@ -26,7 +26,7 @@ from astraflow.weights.transfer.update_plan import Path, plan
 
 async def follow_heads(bus: Bus, policy: str) -> AsyncGenerator[Head, None]:
     """The policy's head, now and whenever it moves, once what it points to is here. Leave it only inside `aclosing`."""
-    async with aclosing(bus.kv.watch(f"head.{policy}")) as updates:
+    async with aclosing(bus.kv.watch(wiring.HEAD.key(policy))) as updates:
         async for update in updates:
             if isinstance(update.message, Head):
                 await bus.logs.reached(bus.topology.weights(policy), update.message.manifest_sequence)
@@ -79,7 +79,7 @@ class WeightFollower:
             try:
                 return await self._advance(head, afresh=afresh)
             except WeightsError:
-                newer = await self._bus.kv.get(f"head.{self._policy}")
+                newer = await self._bus.kv.get(wiring.HEAD.key(self._policy))
                 if exactly or newer is None or not isinstance(newer.message, Head) or not _later(newer.message, head):
                     raise
                 head = newer.message
