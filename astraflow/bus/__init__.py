@@ -7,11 +7,12 @@ from astraflow.bus.bus import NatsBus
 from astraflow.bus.entries import Cursor, DeadLetter, KvEntry, KvUpdate, LogEntry, LogState, PublishAck
 from astraflow.bus.interface import Bus, CoreFeed, Delivery, WorkQueue
 from astraflow.bus.leaf import HUB_DOMAIN, HubDoor, LeafDoor
-from astraflow.bus.rights import BusRole
-from astraflow.bus.rows import Consumer, Kind, Limits, Row
+from astraflow.bus.names import Kind
 from astraflow.bus.server import EmbeddedServer
 from astraflow.bus.topology import Topology, topology_of
 from astraflow.bus.trust import BusOptions
+from astraflow.bus.wiring import Consumer, Limits, Row
+from astraflow.messages.roles import Role as BusRole  # its name in callers that are older than `Role`
 
 __all__ = [
     "HUB_DOMAIN",

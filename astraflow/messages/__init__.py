@@ -1,16 +1,7 @@
 """Wire structs: frozen, append-only, msgpack. The lowest layer; it knows no bus and no torch."""
 
 from astraflow.messages.arrays import Array, array_of
-from astraflow.messages.codec import (
-    MESSAGE_TYPES,
-    SCHEMA_VERSION,
-    Decoded,
-    Envelope,
-    Message,
-    decode,
-    encode,
-    encode_envelope,
-)
+from astraflow.messages.codec import SCHEMA_VERSION, Decoded, Envelope, decode, encode, encode_envelope
 from astraflow.messages.control import (
     CONTROL_EVENT,
     Control,
@@ -33,6 +24,8 @@ from astraflow.messages.control import (
 )
 from astraflow.messages.episodes import TRAINABLE_REASONS, Episode, Reason, Task, TaskRef, Trajectory, Turn
 from astraflow.messages.generation import ChunkKind, GenCancel, GenChunk, GenRequest, Sampling, VersionSpan
+from astraflow.messages.message import Message
+from astraflow.messages.registry import MESSAGE_TYPES
 from astraflow.messages.samples import Sample, SampleBatch
 from astraflow.messages.weights import FileEntry, Head, Manifest, PartRef, Place, TensorEntry, VersionKind, VersionStep
 

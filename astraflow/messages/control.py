@@ -3,10 +3,9 @@
 from enum import StrEnum
 from typing import Any
 
-import msgspec
-
 from astraflow.messages.episodes import TaskRef
 from astraflow.messages.ids import GroupKey
+from astraflow.messages.message import Message
 from astraflow.messages.weights import PartRef, VersionStep
 
 
@@ -21,7 +20,7 @@ class MemberState(StrEnum):
     GONE = "gone"
 
 
-class Member(msgspec.Struct, frozen=True, kw_only=True):
+class Member(Message, frozen=True, kw_only=True):
     """One actor's presence. KV key member.<actor>, with a TTL, renewed from a thread."""
 
     actor: str  # unique name: <role>-<node>-<k>
@@ -50,7 +49,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     blocked_s: float = -1.0
 
 
-class Region(msgspec.Struct, frozen=True, kw_only=True):
+class Region(Message, frozen=True, kw_only=True):
     """A region that takes part over a leaf link, as the hub last heard of it. KV key region.<region>.
 
     Its keeper's member record, which expires, says whether the link is there; this one says what was behind it.
@@ -63,7 +62,7 @@ class Region(msgspec.Struct, frozen=True, kw_only=True):
     left: bool = False  # it said goodbye
 
 
-class Drain(msgspec.Struct, frozen=True, kw_only=True):
+class Drain(Message, frozen=True, kw_only=True):
     """An order to leave. KV key drain.<target>, with a TTL; the target's node carries it out."""
 
     target: str  # an actor's name or a node's
@@ -71,7 +70,7 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True):
     requested_by: str = ""
 
 
-class Lease(msgspec.Struct, frozen=True, kw_only=True):
+class Lease(Message, frozen=True, kw_only=True):
     """Who may write a log that has one writer. KV key lease.<name>; every renewal writes it anew."""
 
     holder: str  # incarnation; "" = released
@@ -81,7 +80,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     lease_s: float = 0.0  # the holder is gone when it has not renewed for this long
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
+class Progress(Message, frozen=True, kw_only=True):
     """How far a trainer is. KV key progress.<policy>."""
 
     policy: str
@@ -103,7 +102,7 @@ class DecisionKind(StrEnum):
     CLOSE = "close"  # the group is closed without its missing members
 
 
-class Decision(TaskRef, frozen=True, kw_only=True):
+class Decision(TaskRef, Message, frozen=True, kw_only=True):
     """What dataflow decided, appended before it acts."""
 
     kind: DecisionKind
@@ -121,14 +120,14 @@ class Decision(TaskRef, frozen=True, kw_only=True):
         return GroupKey(self.source, self.epoch, self.index)
 
 
-class GroupClosed(msgspec.Struct, frozen=True, kw_only=True):
+class GroupClosed(Message, frozen=True, kw_only=True):
     """No task of the group is needed any more. KV key closed.<source>.<epoch>.<index>, with a TTL."""
 
     group_id: str
     reason: str
 
 
-class Submission(msgspec.Struct, frozen=True, kw_only=True):
+class Submission(Message, frozen=True, kw_only=True):
     """A task that a user wants played and trained, in a group of its own. Subject submit."""
 
     env: str
@@ -147,7 +146,7 @@ CONTROL_EVENT = "control"
 """Name of the event that answers an order: its fields have the order's id, and `refusal`, "" = it is carried out."""
 
 
-class Control(msgspec.Struct, frozen=True, kw_only=True):
+class Control(Message, frozen=True, kw_only=True):
     """An order to dataflow. Subject control."""
 
     kind: ControlKind
@@ -156,7 +155,7 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
     order: str = ""  # id of this order, for who waits until it is carried out: an event has it
 
 
-class SnapshotPointer(msgspec.Struct, frozen=True, kw_only=True):
+class SnapshotPointer(Message, frozen=True, kw_only=True):
     """Where the last durable snapshot is. KV key snapshot.dataflow. No parts: a dataflow started and has saved none."""
 
     digest: str
@@ -166,7 +165,7 @@ class SnapshotPointer(msgspec.Struct, frozen=True, kw_only=True):
     saved_at: float
 
 
-class Ledger(msgspec.Struct, frozen=True, kw_only=True):
+class Ledger(Message, frozen=True, kw_only=True):
     """What became of every issued task, counted by reason. KV key ledger.<policy>."""
 
     policy: str
@@ -175,7 +174,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()  # sentences on the last groups that weren't trained, oldest first; at most ten
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True):
+class Event(Message, frozen=True, kw_only=True):
     """Something a person may want to know. Subject event.<level>."""
 
     level: str  # info | warning | error
@@ -186,7 +185,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     fields: dict[str, Any] = {}
 
 
-class Metrics(msgspec.Struct, frozen=True, kw_only=True):
+class Metrics(Message, frozen=True, kw_only=True):
     """Named numbers at one point. Subject metric.<kind>."""
 
     kind: str  # train | rollout | eval | dataflow | weights
@@ -200,7 +199,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
 
 
-class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
+class RunRecord(Message, frozen=True, kw_only=True):
     """What a joining node must know. KV key run."""
 
     name: str

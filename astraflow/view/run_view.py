@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from astraflow.bus import wiring
 from astraflow.config import RunConfig, from_json
 from astraflow.messages import Event, Head, Ledger, Member, MemberState, Message, Progress, Region, RunRecord
 from astraflow.messages.metric_names import (
@@ -75,8 +76,8 @@ class RunView:
             case Member():
                 self.gone.pop(message.actor, None)
                 self.members[message.actor] = _readable(message, written_at)
-            case None if key.startswith("member."):
-                actor = key.removeprefix("member.")
+            case None if key.startswith(wiring.MEMBER.prefix):
+                actor = key.removeprefix(wiring.MEMBER.prefix)
                 self.gone[actor] = self.members.pop(actor, self.gone.get(actor))
 
     def heard_of(self, actor: str) -> None:

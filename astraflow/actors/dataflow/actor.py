@@ -22,7 +22,7 @@ from astraflow.actors.dataflow.issuing import Issuing
 from astraflow.actors.dataflow.restore import Restored, restore
 from astraflow.actors.dataflow.store import StoredState, recorded_floor
 from astraflow.actors.dataflow.users import Users
-from astraflow.bus import LogEntry
+from astraflow.bus import LogEntry, wiring
 from astraflow.concurrency import Background
 from astraflow.dataflow.core import DataflowCore
 from astraflow.envs.registry import build_env
@@ -66,7 +66,7 @@ class Dataflow:
         self._samples = restored.samples
         self._episodes = restored.episodes
         self._users = Users(ctx.bus, self._core, submissions=restored.submissions, controls=restored.controls)
-        self._ledgers = {policy: OwnedKey(ctx.bus, f"ledger.{policy}") for policy in restored.samples}
+        self._ledgers = {policy: OwnedKey(ctx.bus, wiring.LEDGER.key(policy)) for policy in restored.samples}
         self._decided = 0
         self._durable_samples: dict[str, int] = {}
         self._inbox: asyncio.Queue[Input] = asyncio.Queue(INBOX_SIZE)
@@ -93,7 +93,7 @@ class Dataflow:
 
     async def watch_progress(self) -> None:
         """Hand every trainer's progress to the driver."""
-        async for update in self._bus.kv.watch("progress."):
+        async for update in self._bus.kv.watch(wiring.PROGRESS.prefix):
             if isinstance(update.message, Progress) and update.message.policy in self._samples:
                 await self._inbox.put(update.message)
 
@@ -240,14 +240,14 @@ class Dataflow:
     async def _end_run(self) -> None:
         """Say on the bus that the run is finished; every actor ends by itself. A stop that came first stays."""
         while True:
-            entry = await self._bus.kv.get("run")
+            entry = await self._bus.kv.get(wiring.RUN.key())
             assert entry is not None
             assert isinstance(entry.message, RunRecord)
             if entry.message.stop_requested:
                 return
             ended = msgspec.structs.replace(entry.message, stop_requested="finished")
             try:
-                await self._bus.kv.put("run", ended, expected_revision=entry.revision, deadline_s=None)
+                await self._bus.kv.put(wiring.RUN.key(), ended, expected_revision=entry.revision, deadline_s=None)
             except FencedError:  # somebody stopped it, or `up` has just entered it again: look
                 continue
             return

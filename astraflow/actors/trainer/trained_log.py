@@ -15,7 +15,6 @@ from typing import Any, BinaryIO
 
 from astraflow.messages import SampleBatch
 
-
 _FIELDS = {"batch", "step", "epoch", "task_ids"}
 
 
