@@ -43,6 +43,7 @@ class DataflowState:
         self.submissions = submissions_of(config, snapshot.waiting, snapshot.submitted)
         self.paused = snapshot.paused
         self.orders = dict(snapshot.orders)
+        self.refused: dict[str, int] = {}  # by source, tasks in a row before the newest one
         self.submitted_to, self.controlled_to = snapshot.submitted_to, snapshot.controlled_to
         self.mixer = _mixer(config, sizes, snapshot, self.submissions)
         self.trained_by = {name: trained_by(config, source.section.env) for name, source in self.mixer.sources.items()}
@@ -186,8 +187,9 @@ class DataflowState:
                 f"{known and known.key_at(position)}; restore them, or start afresh with `astraflow up --fresh`"
             )
         for policy in self.trained_by[source]:
-            self.flows[policy].skipped(position - at)
+            self.flows[policy].skipped(position - at + decision.refused)
         self.mixer.advance(source, position)
+        self.refused[source] = decision.refused
 
     def select_metrics(self, policy: str) -> dict[str, float]:
         """What the selectors of the policy's sources tell of themselves, as metric values."""

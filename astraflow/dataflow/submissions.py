@@ -22,7 +22,8 @@ FIRST = 1e9  # the share of such a source: its tasks are always the furthest beh
 
 def index_of(message_id: str) -> int:
     """The index of a submission's group, by the id of its message."""
-    return keyed_seed(0, "submission", message_id) % 10**DIGITS
+    index: int = keyed_seed(0, "submission", message_id) % 10**DIGITS
+    return index
 
 
 class Waiting(msgspec.Struct, frozen=True):

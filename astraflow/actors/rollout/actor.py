@@ -24,9 +24,10 @@ from astraflow.actors.rollout.stats import RolloutStats
 from astraflow.actors.rollout.suspects import Suspects
 from astraflow.actors.rollout.tokenizers import fetch_tokenizers
 from astraflow.bus import Delivery, WorkQueue
+from astraflow.config import EXTERNAL
 from astraflow.envs.agents import Agent, AgentEnv, check_agent
 from astraflow.envs.base import Environment
-from astraflow.envs.registry import EXTERNAL, build_env, find_agent
+from astraflow.envs.registry import build_env, find_agent
 from astraflow.errors import ConfigError, MessageError
 from astraflow.messages import Episode, MemberState, Metrics, Reason, Task
 from astraflow.messages.metric_names import (
