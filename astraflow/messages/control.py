@@ -41,6 +41,7 @@ class Member(Message, frozen=True, kw_only=True):
     roles: tuple[str, ...] = ()  # of a node: what it has or is starting, like --role, e.g. "policy:solver"
     blocked: str = ""  # what it can't store on the bus, and why; "" = nothing
     blocked_since: float = 0.0  # unix seconds, by the actor's clock: see blocked_s
+    problems: tuple[str, ...] = ()  # what keeps the run from getting anywhere, as far as it can see
     about: str = (
         ""  # what it is made of, where the run file doesn't say: of a replica, its server and how it gets weights
     )
@@ -113,6 +114,7 @@ class Decision(TaskRef, Message, frozen=True, kw_only=True):
     cohort_size: int = 0
     position: int = -1  # of the group among its source's tasks; -1 = the next one
     extra: int = 0  # members of the group that are redundant
+    refused: int = 0  # tasks in a row that the source's selector refused, this one the first; 0 = it was chosen
 
     @property
     def key(self) -> GroupKey:

@@ -213,6 +213,7 @@ def _complaints(member: Member) -> list[str]:
         out += [f"{member.actor} isn't given {env}: {reason}" for env, reason in member.unserved.items()]
     if member.blocked:
         out.append(f"{member.actor} can't store since {clock(member.blocked_since)}: {member.blocked}")
+    out += member.problems
     if member.last_error:
         out.append(f"{member.actor}: {member.last_error}")
     return out
