@@ -71,6 +71,7 @@ check: $(STAMP) ## format, lint, types, import layers, async lint
 docs: $(STAMP) ## write the generated reference pages
 	@$(BIN)/python -m astraflow.runfile.docs docs/run-file.md
 	@$(BIN)/python -m astraflow.messages.metrics_page docs/metrics.md
+	@$(BIN)/python -m astraflow.bus.docs docs/wiring.md
 
 clean: ## remove .venv, .venv-sglang and caches, not runs
 	@rm -rf $(VENV) $(SGLANG) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

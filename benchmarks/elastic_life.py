@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from pipeline_run import options_of, started
 from processes import children
 
-from astraflow.bus import Bus, BusOptions, NatsBus, topology_of
+from astraflow.bus import Bus, BusOptions, NatsBus, topology_of, wiring
 from astraflow.messages import ChunkKind, Event, GenChunk, Head, Lease, Member, MemberState, Progress
 from astraflow.runfile import load
 
@@ -123,7 +123,7 @@ class Watched:
         self.first_tokens: dict[str, tuple[float, int, int]] = {}  # by replica: when, version, head when it was taken
 
     async def hear_chunks(self) -> None:
-        async with self.bus.core.subscribe(f"{self.bus.topology.root}.reply.>") as feed:
+        async with self.bus.core.subscribe(f"{self.bus.topology.replies}>") as feed:
             async for decoded in feed:
                 chunk = decoded.message
                 if isinstance(chunk, GenChunk):
@@ -142,7 +142,7 @@ class Watched:
                 elif isinstance(update.message, Member):
                     self.members[update.message.actor] = update.message
                 elif isinstance(update.message, Lease):
-                    self.holders[update.key.removeprefix("lease.")] = update.message.actor
+                    self.holders[update.key.removeprefix(wiring.LEASE.prefix)] = update.message.actor
 
     async def hear_events(self) -> None:
         async with aclosing(self.bus.logs.read(self.bus.topology.events)) as entries:

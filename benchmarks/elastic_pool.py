@@ -94,7 +94,7 @@ async def _measure(ctx: ActorContext, concurrency: int, warm_up_s: float, measur
 
     async def listen() -> None:
         nonlocal tokens
-        async with ctx.bus.core.subscribe(f"{ctx.bus.topology.root}.reply.>") as chunks:
+        async with ctx.bus.core.subscribe(f"{ctx.bus.topology.replies}>") as chunks:
             async for decoded in chunks:
                 if isinstance(decoded.message, GenChunk) and decoded.message.kind is ChunkKind.TOKENS:
                     assert decoded.message.tokens is not None

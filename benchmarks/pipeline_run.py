@@ -19,7 +19,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from processes import children, cpu_s
 
-from astraflow.bus import Bus, BusOptions, NatsBus, topology_of
+from astraflow.bus import Bus, BusOptions, NatsBus, topology_of, wiring
 from astraflow.messages import Progress
 from astraflow.node.runfolder import Owner, RunFolder
 from astraflow.runfile import load
@@ -173,7 +173,7 @@ async def options_of(folder: Path, process: asyncio.subprocess.Process, run: str
 async def _measure(bus: Bus, up: int, shape: Shape, warm_up_s: float, measure_s: float) -> Figures:
     first: tuple[float, int, dict[str, float]] | None = None
     begun = 0.0
-    async with aclosing(bus.kv.watch("progress.")) as updates:
+    async with aclosing(bus.kv.watch(wiring.PROGRESS.prefix)) as updates:
         async for update in updates:
             now = time.monotonic()
             if not isinstance(update.message, Progress) or update.message.consumed == 0:

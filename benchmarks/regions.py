@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.region.keeper import keep_region
-from astraflow.bus import Bus, EmbeddedServer, HubDoor, LeafDoor, NatsBus, topology_of
+from astraflow.bus import Bus, EmbeddedServer, HubDoor, LeafDoor, NatsBus, topology_of, wiring
 from astraflow.config import EnvSection, PolicySection, RunConfig, RunSection, SourceSection, TrainerSection, to_json
 from astraflow.messages import RunRecord
 from astraflow.ports import free_port
@@ -74,7 +74,7 @@ async def far_region(
         bus = await stack.enter_async_context(NatsBus.connect(hub.options, home, producer="home"))
         await bus.ensure()
         record = RunRecord(name="far", incarnation="inc", config_json=to_json(config), created_at=time.time())
-        await bus.kv.put("run", record)
+        await bus.kv.put(wiring.RUN.key(), record)
         group = await stack.enter_async_context(asyncio.TaskGroup())
         keeping = group.create_task(
             keep_region(leaf.options, region=REGION, runs=[], report=_ignore, ready=lambda _: ready.set())

@@ -11,7 +11,7 @@ from typing import Any
 
 from astraflow.bus import Bus
 from astraflow.config import RunConfig
-from astraflow.dataflow.submissions import MOST_MEMBERS, PREFIX
+from astraflow.dataflow.submissions import MOST_MEMBERS, PREFIX, index_of
 from astraflow.dataflow.tasks import trained_by
 from astraflow.errors import BusError, ConfigError
 from astraflow.messages import Control, ControlKind, Event, Submission
@@ -48,8 +48,9 @@ class RunOrders:
             raise ConfigError(f"group_size is {group_size}, expected 1 to {MOST_MEMBERS}, or 0")
         self._at_home()
         submission = Submission(env=env, payload=dict(payload), group_size=group_size)
-        stored = await self._bus.publish(self._bus.topology.submission(), submission, msg_id=uuid.uuid4().hex)
-        return group_id(self._incarnation, GroupKey(f"{PREFIX}{env}", 0, stored.sequence))
+        message_id = uuid.uuid4().hex
+        await self._bus.publish(self._bus.topology.submission(), submission, msg_id=message_id)
+        return group_id(self._incarnation, GroupKey(f"{PREFIX}{env}", 0, index_of(message_id)))
 
     async def pause(self, *, within_s: float = 10.0) -> None:
         """Issue no more tasks; what runs goes on. A pause outlives every process. Raises as `set`."""

@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 
 from astraflow.actors.base.connection import Connection
 from astraflow.api.orders import RunOrders
-from astraflow.bus import NatsBus, topology_of
+from astraflow.bus import NatsBus, topology_of, wiring
 from astraflow.config import from_json
 from astraflow.messages import (
     Decision,
@@ -113,7 +113,7 @@ class Run(RunOrders):
 
     async def versions(self, policy: str) -> AsyncGenerator[Head, None]:
         """The policy's newest version, now and whenever there is a newer one."""
-        async with aclosing(self._bus.kv.watch(f"head.{policy}")) as updates:
+        async with aclosing(self._bus.kv.watch(wiring.HEAD.key(policy))) as updates:
             async for update in updates:
                 if isinstance(update.message, Head):
                     yield update.message
@@ -137,7 +137,7 @@ class Run(RunOrders):
 
     async def members(self) -> AsyncGenerator[Member, None]:
         """Who is there, then every change of it, several times a second. One that left without a word isn't told."""
-        async with aclosing(self._bus.kv.watch("member.")) as updates:
+        async with aclosing(self._bus.kv.watch(wiring.MEMBER.prefix)) as updates:
             async for update in updates:
                 if isinstance(update.message, Member):
                     yield update.message

@@ -23,7 +23,6 @@
     region_rows   the table of streams in a region away from home
     retry         ask the server until it answers
     rights        what each role may do on the bus of one run
-    rows          the table of streams
     runs          which runs a server holds
     secure        the folder of a secured server
     server        a nats-server of our own, as a child process
@@ -33,6 +32,9 @@
     trust         who we are to the server, and why we trust it
     waits         which publishes of this process wait, since when and why
     window        a bound on bytes under way, first come first served
+    docs          docs/wiring.md, made from the wiring
+    names         names of a run's subjects, streams and consumers, and what may be one
+    wiring        the table of the bus
 
 `interface.py` says what an actor may rely on; `bus.py` is that on a nats-server.
 """
@@ -41,11 +43,12 @@ from astraflow.bus.bus import NatsBus
 from astraflow.bus.entries import Cursor, DeadLetter, KvEntry, KvUpdate, LogEntry, LogState, PublishAck
 from astraflow.bus.interface import Bus, CoreFeed, Delivery, WorkQueue
 from astraflow.bus.leaf import HUB_DOMAIN, HubDoor, LeafDoor
-from astraflow.bus.rights import BusRole
-from astraflow.bus.rows import Consumer, Kind, Limits, Row
+from astraflow.bus.names import Kind
 from astraflow.bus.server import EmbeddedServer
 from astraflow.bus.topology import Topology, topology_of
 from astraflow.bus.trust import BusOptions
+from astraflow.bus.wiring import Consumer, Limits, Row
+from astraflow.messages.roles import Role as BusRole  # its name in callers that are older than `Role`
 
 __all__ = [
     "HUB_DOMAIN",

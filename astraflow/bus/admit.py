@@ -3,7 +3,7 @@
 It doesn't judge the message's fields: that is for who works on it.
 """
 
-from astraflow.bus.rows import Row
+from astraflow.bus.wiring import Row
 from astraflow.errors import MessageError
 from astraflow.messages import Decoded, decode
 
@@ -12,8 +12,9 @@ def admit(data: bytes, *, row: Row, run: str) -> Decoded:
     """Decode a message of `row`'s stream. Raises MessageError: malformed, of another type, or of another run."""
     decoded = decode(data)
     name = type(decoded.message).__name__
-    if name not in row.message.split(", "):
-        raise MessageError(f"{name} {decoded.envelope.id!r} is in {row.stream}, expected {row.message}")
+    if type(decoded.message) not in row.messages:
+        expected = ", ".join(kind.__name__ for kind in row.messages)
+        raise MessageError(f"{name} {decoded.envelope.id!r} is in {row.stream}, expected {expected}")
     if decoded.envelope.run not in ("", run):
         raise MessageError(
             f"{name} {decoded.envelope.id!r} in {row.stream} is of run {decoded.envelope.run!r}, this is {run!r}"

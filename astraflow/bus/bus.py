@@ -21,6 +21,7 @@ from astraflow.bus.entries import PublishAck
 from astraflow.bus.kv import NatsKv
 from astraflow.bus.link import Link
 from astraflow.bus.log import NatsLogs
+from astraflow.bus.names import check_token
 from astraflow.bus.parts import NatsParts
 from astraflow.bus.publish import NO_ANSWER_YET, Publisher
 from astraflow.bus.queue import NatsQueues
@@ -28,7 +29,7 @@ from astraflow.bus.retry import until_answered
 from astraflow.bus.runs import read_runs
 from astraflow.bus.serverinfo import check_server
 from astraflow.bus.session import Session
-from astraflow.bus.topology import Topology, check_token
+from astraflow.bus.topology import Topology
 from astraflow.bus.trust import BusOptions
 from astraflow.concurrency import Background
 from astraflow.errors import BusError, DeniedError, LinkLostError

@@ -13,11 +13,12 @@ import msgspec
 
 from astraflow.bus.entries import PublishAck
 from astraflow.bus.link import Link
+from astraflow.bus.names import PART
 from astraflow.bus.parts import NatsParts, cut, part_size
 from astraflow.bus.publish import DUPLICATE_IN_BATCH, EXPECTED, MSG_ID, TTL, Publisher, Stored
-from astraflow.bus.rows import DAY_S, PART, Row
 from astraflow.bus.session import Session
 from astraflow.bus.topology import Topology
+from astraflow.bus.wiring import DAY_S, Row
 from astraflow.errors import BusError, ConflictError, MessageError, WeightsError
 from astraflow.messages import PartRef
 

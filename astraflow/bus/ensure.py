@@ -9,9 +9,9 @@ from typing import Any
 
 from astraflow.bus.leaf import HUB_DOMAIN
 from astraflow.bus.publish import NO_STORAGE
-from astraflow.bus.rows import Consumer, Limits, Mirror, Row
 from astraflow.bus.session import Session
 from astraflow.bus.topology import Topology
+from astraflow.bus.wiring import Consumer, Limits, Mirror, Row
 from astraflow.concurrency import in_parallel
 from astraflow.errors import ApiError, BusError, DeniedError
 
@@ -23,10 +23,10 @@ WORKERS = 8
 MAX_WAITING = 8192  # pull requests that a consumer holds: one per rollout or policy process
 
 
-def stream_config(row: Row, limits: Limits) -> dict[str, Any]:
+def stream_config(row: Row) -> dict[str, Any]:
     """JetStream's form of a row."""
     if row.mirror is not None:
-        return _mirror_config(row, row.mirror, limits)
+        return _mirror_config(row, row.mirror)
     config: dict[str, Any] = {
         "name": row.stream,
         "subjects": [*row.subjects, *row.parts],
@@ -38,7 +38,7 @@ def stream_config(row: Row, limits: Limits) -> dict[str, Any]:
         "max_bytes": row.max_bytes or -1,
         "max_age": int(row.max_age_s * SECOND_NS),
         "duplicate_window": int(row.duplicate_window_s * SECOND_NS),
-        "num_replicas": limits.replicas,
+        "num_replicas": row.replicas,
         "allow_direct": True,
         "allow_atomic": row.atomic,
         "allow_msg_ttl": row.message_ttl,
@@ -49,7 +49,7 @@ def stream_config(row: Row, limits: Limits) -> dict[str, Any]:
     return config
 
 
-def _mirror_config(row: Row, mirror: Mirror, limits: Limits) -> dict[str, Any]:
+def _mirror_config(row: Row, mirror: Mirror) -> dict[str, Any]:
     return {
         "name": row.stream,
         "storage": "file",
@@ -59,7 +59,7 @@ def _mirror_config(row: Row, mirror: Mirror, limits: Limits) -> dict[str, Any]:
             "subject_transforms": [{"src": mirror.subjects, "dest": mirror.subjects_here}],
         },
         "max_msgs_per_subject": row.max_per_subject or -1,
-        "num_replicas": limits.replicas,
+        "num_replicas": row.replicas,
         "allow_direct": True,
         "allow_msg_ttl": row.message_ttl,
     }
@@ -69,15 +69,15 @@ async def ensure(session: Session, topology: Topology) -> None:
     """Idempotent. Raises BusError for a stream with other settings, or what `Session.request` raises."""
 
     async def ensure_row(row: Row) -> None:
-        await _ensure_stream(session, row, topology.limits)
+        await _ensure_stream(session, row)
         for consumer in row.consumers:
             await ensure_consumer(session, row.stream, consumer, topology.limits)
 
     await in_parallel(topology.rows, ensure_row, workers=WORKERS)
 
 
-async def _ensure_stream(session: Session, row: Row, limits: Limits) -> None:
-    wanted = stream_config(row, limits)
+async def _ensure_stream(session: Session, row: Row) -> None:
+    wanted = stream_config(row)
     found = await _found(session, f"STREAM.INFO.{row.stream}", STREAM_MISSING)
     if found is None:
         await _create_stream(session, row, wanted)

@@ -76,6 +76,11 @@ class Feed:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
+    @property
+    def failure(self) -> BusError | None:
+        """Why nothing more will come."""
+        return self._error
+
     def fail(self, error: BusError) -> None:
         """What is buffered can still be read; then `get` raises `error`."""
         self._error = self._error or error

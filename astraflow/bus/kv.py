@@ -20,8 +20,8 @@ from astraflow.bus.parts import part_size
 from astraflow.bus.publish import Publisher, Stored, read_stored
 from astraflow.bus.reader import Raw, consume
 from astraflow.bus.retry import RETRY_S, until_answered
-from astraflow.bus.rows import PROBE_KEY
 from astraflow.bus.topology import Topology
+from astraflow.bus.wiring import MEMBER, PROBE, family_of
 from astraflow.errors import (
     ApiError,
     BusError,
@@ -35,11 +35,6 @@ from astraflow.messages import Decoded, Message, encode
 
 log = logging.getLogger(__name__)
 
-TYPE_OF_KEY = {  # by the first token of a key; others hold what they like
-    "run": "RunRecord", "head": "Head", "member": "Member", "lease": "Lease", "ledger": "Ledger",
-    "progress": "Progress", "snapshot": "SnapshotPointer", "drain": "Drain",
-    "closed": "GroupClosed", "region": "Region",
-}  # fmt: skip
 OPERATION, MARKER = "KV-Operation", "Nats-Marker-Reason"
 DELETE_MARKER_TTL_S = 60.0
 DEADLINE_S = 60.0
@@ -89,7 +84,7 @@ class NatsKv:
     async def probe(self, deadline_s: float) -> None:
         """Store a mark that nobody reads and that expires in a second. Raises BusError if the server doesn't store."""
         headers = {OPERATION: "DEL", **ttl_header(1.0)}
-        await self._store(PROBE_KEY, b"", f"kv/{uuid.uuid4()}", None, headers, deadline_s)
+        await self._store(PROBE.key(), b"", f"kv/{uuid.uuid4()}", None, headers, deadline_s)
 
     async def entries(self, prefix: str) -> dict[str, KvEntry]:
         found: dict[str, KvEntry] = {}
@@ -166,9 +161,10 @@ class NatsKv:
         """Raises MessageError for what isn't a value of its key."""
         row = self._topology.row_of_stream[self._topology.kv]
         decoded = admit(stored.data, row=row, run=self._topology.run)
-        key, name = stored.subject.removeprefix(self._topology.kv_prefix), type(decoded.message).__name__
-        if name != TYPE_OF_KEY.get(key.partition(".")[0], name):
-            raise MessageError(f"KV key {key} holds a {name}")
+        key = stored.subject.removeprefix(self._topology.kv_prefix)
+        family = family_of(key)
+        if family is not None and type(decoded.message) is not family.message:
+            raise MessageError(f"KV key {key} holds a {type(decoded.message).__name__}")
         return decoded
 
     async def _store(
@@ -181,7 +177,7 @@ class NatsKv:
         deadline_s: float | None,
     ) -> int:
         subject = self._topology.kv_subject(key)
-        if not self._topology.at_home and not key.startswith("member."):
+        if not self._topology.at_home and not MEMBER.has(key):
             raise BusError(
                 f"KV key {key} can't be written in region {self._topology.region}, only at the run's hub "
                 f"(region {self._topology.home})"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import quote, urlsplit
 
-from astraflow.bus.topology import region_prefix
+from astraflow.bus.names import region_prefix
 from astraflow.errors import ConfigError
 
 HUB_DOMAIN = "hub"  # JetStream's domain in the server of a run's home region

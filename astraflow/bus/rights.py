@@ -1,37 +1,23 @@
-"""What each role may do on the bus of one run: the subjects that nats-server lets it publish and subscribe to.
+"""What each role may do on a secured server, as subjects of the NATS protocol: derived from the wiring.
 
-Pure: no I/O, no keys (`secure.py`). Admin, dataflow and trainer keep the run's truth and work in the run's own account.
+Pure. Two classes of keys: `dataflow`, `trainer` and `admin` hold the run's truth and work in the run's own account.
 The other roles are guests in a second account that is joined to the first by a few service imports. That border is
 needed because nats-server doesn't check the *reply* subject of a request: in one account, a rollout could have the
-server "answer" into the weights. A guest's answers stay on the guests' side (tests/bus/test_secure.py).
-Invariant: no guest can write weights, samples, tasks, decisions, snapshots, or a key other than member.*, drain.* and
-probe.
+server "answer" into the weights. A guest's answers stay on the guests' side.
+Single messages of a run are open to all of its keys. Invariant: a guest can store nothing but what the wiring says that
+its role writes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 
-from astraflow.bus.rows import PART, PROBE_KEY
-from astraflow.bus.topology import Topology
+from astraflow.bus.names import ANY, Names
+from astraflow.bus.wiring import FAMILIES, Limits, Row, core_subjects, home_rows
+from astraflow.messages.roles import Role
 
 API = "$JS.API"
 INBOXES = "_INBOX.>"
-
-
-class BusRole(StrEnum):
-    """Who connects; the stem of its credentials file."""
-
-    ADMIN = "admin"  # `up`: streams, the run's record; unlimited in its run
-    DATAFLOW = "dataflow"
-    TRAINER = "trainer"
-    POLICY = "policy"
-    ROLLOUT = "rollout"
-    OBSERVER = "observer"  # recorder, joining nodes, `status`
-    USER = "user"  # people and their programs: reads everything, submits tasks, gives orders, may drain nodes
-
-
-GUESTS = (BusRole.POLICY, BusRole.ROLLOUT, BusRole.OBSERVER, BusRole.USER)
+GUESTS = tuple(role for role in Role.with_a_key() if role.is_guest)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,94 +28,61 @@ class Rights:
     subscribe: tuple[str, ...]
 
 
-def rights_of(role: BusRole, names: Topology) -> Rights | None:
-    """A role's rights in a run and region; None = everything. Envs and policies of `names` don't matter."""
-    if role is BusRole.ADMIN:
+def rights_of(role: Role, names: Names) -> Rights | None:
+    """What a role's key may do in a run; None = everything."""
+    if role is Role.ADMIN:
         return None
-    publish = [*_everybody(names), *_of_role(role, names)]
-    heard = {
-        BusRole.POLICY: (f"{names.root}.gencancel.*", f"{names.root}.gen.*.replica.*"),
-        BusRole.ROLLOUT: (f"{names.root}.reply.>",),
-    }
-    return Rights(publish=tuple(publish), subscribe=(INBOXES, *heard.get(role, ())))
+    cores = core_subjects(names)
+    sent = [core.pattern for core in cores if _has(role, core.writers)]
+    heard = [core.pattern for core in cores if _has(role, core.readers)]
+    publish = (INBOXES, *_looks(), *_requests(role, names), *_stored(role, names), *sent)
+    return Rights(publish=tuple(dict.fromkeys(publish)), subscribe=(INBOXES, *heard))
 
 
-def guest_services(names: Topology) -> tuple[str, ...]:
+def guest_services(names: Names) -> tuple[str, ...]:
     """What passes the border from the guests' account into the run's: all that any guest may store, and requests."""
-    stored = {
-        subject
-        for role in GUESTS
-        for subject in (*_everybody(names), *_of_role(role, names))
-        if not subject.startswith(("$JS.", "_INBOX", f"{names.root}.reply.", f"{names.root}.gencancel."))
-        and ".replica." not in subject
-    }
+    stored = {subject for role in GUESTS for subject in _stored(role, names)}
     return (f"{API}.>", "$JS.ACK.>", *sorted(stored))
 
 
-def _everybody(names: Topology) -> tuple[str, ...]:
-    """Read what is stored, be present, tell metrics and events, put dead letters away."""
+def _rows(names: Names) -> tuple[Row, ...]:
+    return home_rows(names, Limits(), (ANY,), (ANY,))
+
+
+def _has(key: Role, roles: Iterable[Role]) -> bool:
+    """Whether a key serves one of these roles. Regions join by their hub's token, not by a key."""
+    return any(role.key is key for role in roles if role is not Role.REGION)
+
+
+def _looks() -> tuple[str, ...]:
+    """Look what is there, one message at a time."""
     return (
-        INBOXES,
         f"{API}.STREAM.INFO.*",
         f"{API}.CONSUMER.INFO.*.*",
         f"{API}.STREAM.MSG.GET.*",
         f"{API}.DIRECT.GET.>",
-        *_reader(names.kv),
-        f"{names.kv_prefix}member.*",
-        f"{names.kv_prefix}{PROBE_KEY}",
-        *_whole_and_parts(f"{names.root}.event.*"),
-        *_whole_and_parts(f"{names.root}.metric.*"),
-        f"{names.root}.dead.*",
+        f"{API}.STREAM.NAMES",
     )
 
 
-def _of_role(role: BusRole, names: Topology) -> tuple[str, ...]:
-    root, kv = names.root, names.kv_prefix
-    blobs, purge_blobs = f"{root}.blob.*.*", f"{API}.STREAM.PURGE.{names.blobs}"
-    observed = (*_reader(names.metrics), *_reader(names.events), *_reader(names.episodes))
-    match role:
-        case BusRole.DATAFLOW:
-            return (
-                *_reader("*"), f"{API}.STREAM.PURGE.*", f"{root}.task.*", f"{root}.task.*.eval", blobs,
-                *_whole_and_parts(f"{root}.sample.*"), *_whole_and_parts(names.decision()),
-                f"{names.snapshot_part()}.*", *_keys(kv, "run", "lease.>", "ledger.*", "snapshot.*", "closed.>"),
-            )  # fmt: skip
-        case BusRole.TRAINER:
-            return (
-                *_reader("*"), f"{API}.STREAM.PURGE.*", f"{root}.weights.>",
-                *_keys(kv, "head.*", "lease.>", "progress.*"),
-            )  # fmt: skip
-        case BusRole.POLICY:
-            return (*_puller(names.gen_requests), purge_blobs, f"{root}.reply.>")
-        case BusRole.ROLLOUT:
-            return (
-                *_puller(names.tasks), purge_blobs, *_whole_and_parts(f"{root}.episode.*"), f"{root}.gen.*.any", blobs,
-                f"{root}.gen.*.replica.*", f"{root}.gencancel.*",
-            )  # fmt: skip
-        case BusRole.OBSERVER:
-            return (*observed, f"{API}.STREAM.NAMES")
-        case BusRole.USER:
-            return (
-                *observed, *_reader(names.decisions), *_keys(kv, "drain.*"), *_whole_and_parts(names.submission()),
-                *_whole_and_parts(names.control()),
-            )  # fmt: skip
-        case BusRole.ADMIN:
-            return ()
+def _stored(role: Role, names: Names) -> list[str]:
+    """What it may store."""
+    rows = [pattern for row in _rows(names) if _has(role, row.writers) for pattern in (*row.subjects, *row.parts)]
+    keys = [f"{names.kv_prefix}{family.pattern}" for family in FAMILIES if _has(role, family.writers)]
+    return [*rows, *keys]
 
 
-def _reader(stream: str) -> tuple[str, ...]:
-    """Read a log or the KV bucket in order, with a consumer of one's own."""
-    return tuple(f"{API}.CONSUMER.{verb}.{stream}.*" for verb in ("CREATE", "MSG.NEXT", "DELETE"))
-
-
-def _puller(stream: str) -> tuple[str, ...]:
-    """Take from a work queue and ack. The shared consumers themselves are made by `up`."""
-    return (f"{API}.CONSUMER.MSG.NEXT.{stream}.*", f"$JS.ACK.{stream}.>")
-
-
-def _whole_and_parts(subject: str) -> tuple[str, ...]:
-    return (subject, f"{subject}.{PART}.*")
-
-
-def _keys(prefix: str, *keys: str) -> Sequence[str]:
-    return [prefix + key for key in keys]
+def _requests(role: Role, names: Names) -> list[str]:
+    """What it may ask the server to do: read in order, take, ack, purge."""
+    found = []
+    for row in _rows(names):
+        stream = ANY if row.policy else row.stream  # names of streams are one token: policies can't be told apart
+        if _has(role, row.purgers):
+            found.append(f"{API}.STREAM.PURGE.{stream}")
+        if not _has(role, row.readers):
+            continue
+        if row.queue:  # the shared consumers themselves are made by `up`
+            found += [f"{API}.CONSUMER.MSG.NEXT.{stream}.*", f"$JS.ACK.{stream}.>"]
+        else:
+            found += [f"{API}.CONSUMER.{verb}.{stream}.*" for verb in ("CREATE", "MSG.NEXT", "DELETE")]
+    return found

@@ -6,24 +6,25 @@ It looks; only `forget_region` changes something. On a secured server a connecti
 import asyncio
 
 from astraflow.bus.link import open_session
+from astraflow.bus.names import Names, kv_stream_parts
 from astraflow.bus.publish import read_stored
 from astraflow.bus.session import Session
 from astraflow.bus.trust import BusOptions
+from astraflow.bus.wiring import RUN
 from astraflow.errors import ApiError, LinkLostError, MessageError, NoAnswerError
 from astraflow.messages import RunRecord, decode
 
 ANSWER_WITHIN_S = 10.0
-PREFIX = "KV_AF_"  # names of runs and regions have no underscore, see topology.py
 
 
 async def read_runs(session: Session, region: str) -> dict[str, RunRecord]:
     """The runs of a region by name, sorted; one whose record isn't written yet, or can't be read, is left out."""
     found = {}
     for name in sorted(await _stream_names(session)):
-        run, _, place = name.removeprefix(PREFIX).rpartition("_")
-        if not name.startswith(PREFIX) or place != region:
+        run, place = kv_stream_parts(name) or ("", "")
+        if not run or place != region:
             continue
-        record = await _record(session, name)
+        record = await _record(session, Names(run=run, region=region))
         if record is not None and record.name == run:
             found[run] = record
     return found
@@ -38,21 +39,21 @@ async def find_homes(options: BusOptions) -> dict[str, str]:
         async with asyncio.timeout(ANSWER_WITHIN_S):
             session = await open_session(options, name="find-homes", epoch=0)
             try:
-                names = [name.removeprefix(PREFIX) for name in await _stream_names(session) if name.startswith(PREFIX)]
+                streams = await _stream_names(session)
             finally:
                 await session.close()
     except (LinkLostError, NoAnswerError, TimeoutError):
         return {}
-    return {run: home for run, _, home in (name.rpartition("_") for name in names)}
+    return dict(found for stream in streams if (found := kv_stream_parts(stream)) is not None)
 
 
 async def forget_region(options: BusOptions, *, run: str, region: str) -> None:
     """Delete a run's streams in a region away from its home: another run of that name left them."""
     session = await open_session(options, name="forget-region", epoch=0)
-    bucket = f"AF_{run}_{region}"
+    gone = Names(run=run, region=region)
     try:
         for name in await _stream_names(session):
-            if name == f"KV_{bucket}" or name.startswith(f"{bucket}_"):
+            if name == gone.kv or name.startswith(f"{gone.bucket}_"):
                 await session.api(f"STREAM.DELETE.{name}")
     finally:
         await session.close()
@@ -68,9 +69,9 @@ async def _stream_names(session: Session) -> list[str]:
             return names
 
 
-async def _record(session: Session, stream: str) -> RunRecord | None:
+async def _record(session: Session, names: Names) -> RunRecord | None:
     try:
-        stored = await read_stored(session, stream, last_by_subj=f"$KV.{stream.removeprefix('KV_')}.run")
+        stored = await read_stored(session, names.kv, last_by_subj=f"{names.kv_prefix}{RUN.key()}")
         message = decode(stored.data).message if stored is not None else None
     except (ApiError, MessageError):  # deleted meanwhile; not ours
         return None

@@ -14,10 +14,11 @@ from pathlib import Path
 
 from astraflow.bus.certificates import make_certificates
 from astraflow.bus.private import write_private
-from astraflow.bus.rights import GUESTS, BusRole, guest_services, rights_of
+from astraflow.bus.rights import GUESTS, guest_services, rights_of
 from astraflow.bus.topology import Topology
 from astraflow.errors import ConfigError
 from astraflow.extras import install_hint
+from astraflow.messages.roles import Role
 
 RUN_FILE = "run"  # in a folder of credentials: whose they are
 ACCOUNTS_FILE = "accounts.conf"
@@ -65,7 +66,7 @@ def prepare(folder: Path, *, runs: Sequence[str], region: str, names: Sequence[s
     )
 
 
-def accounts_text(runs: Mapping[Topology, Mapping[BusRole, str]]) -> str:
+def accounts_text(runs: Mapping[Topology, Mapping[Role, str]]) -> str:
     """nats-server's accounts, users and rights: per run one account with JetStream and one for its guests.
 
     Args: public keys by role, by run.
@@ -74,9 +75,9 @@ def accounts_text(runs: Mapping[Topology, Mapping[BusRole, str]]) -> str:
     return "\n".join(["# written by astraflow bus --secure; changes are lost", "accounts {", *blocks, "}"]) + "\n"
 
 
-def _account_block(names: Topology, keys: Mapping[BusRole, str]) -> str:
+def _account_block(names: Topology, keys: Mapping[Role, str]) -> str:
     own, guests = f"RUN_{names.run}", f"GUESTS_{names.run}"
-    insiders = [role for role in BusRole if role not in GUESTS]
+    insiders = [role for role in Role.with_a_key() if role not in GUESTS]
     services = guest_services(names)
     return "\n".join(
         [
@@ -97,7 +98,7 @@ def _lines(key: str, items: Sequence[str]) -> list[str]:
     return [f"    {key}: [", *(f"      {item}" for item in items), "    ]"]
 
 
-def _user(role: BusRole, public_key: str, names: Topology) -> str:
+def _user(role: Role, public_key: str, names: Topology) -> str:
     rights = rights_of(role, names)
     if rights is None:
         return f"{{ nkey: {public_key} }} # {role}"
@@ -117,12 +118,12 @@ def _settle_run(folder: Path, topology: Topology, ca_file: Path) -> None:
     remembered.write_text(topology.region + "\n")
     (folder / RUN_FILE).write_text(topology.run + "\n")  # it goes with the keys when the folder is copied
     shutil.copyfile(ca_file, folder / "ca.pem")
-    for role in BusRole:
+    for role in Role.with_a_key():
         if not (path := credentials_file(folder, role)).exists():
             write_private(path, _new_seed() + "\n")
 
 
-def credentials_file(folder: Path, role: BusRole) -> Path:
+def credentials_file(folder: Path, role: Role) -> Path:
     """Where a role's key is."""
     return folder / f"{role}.nk"
 
@@ -131,8 +132,8 @@ def _topology_of(folder: Path) -> Topology:
     return Topology(run=folder.name, region=(folder / "region").read_text().strip(), envs=(), policies=())
 
 
-def _public_keys(folder: Path) -> dict[BusRole, str]:
-    return {role: public_key(credentials_file(folder, role)) for role in BusRole}
+def _public_keys(folder: Path) -> dict[Role, str]:
+    return {role: public_key(credentials_file(folder, role)) for role in Role.with_a_key()}
 
 
 def _new_seed() -> str:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from astraflow import clock
 from astraflow.bus.feed import Feed
+from astraflow.bus.names import KV_SUBJECTS
 from astraflow.errors import ApiError, BusError, DeniedError, LinkLostError, NoAnswerError
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class Session:
 
     def reach(self, subject: str) -> str:
         """What to publish on for `subject` to be stored: keys don't pass into another domain by themselves."""
-        return f"{self.api_prefix}.{subject}" if self.far and subject.startswith("$KV.") else subject
+        return f"{self.api_prefix}.{subject}" if self.far and subject.startswith(KV_SUBJECTS) else subject
 
     async def start(self) -> None:
         """Listen for replies. Raises DeniedError if the credentials don't even allow that."""

@@ -5,6 +5,7 @@ import asyncio
 import signal
 from typing import TYPE_CHECKING
 
+from astraflow.bus import wiring
 from astraflow.cli.arguments import Verbs, add_verb
 from astraflow.cli.where import add_where, run_bus, where
 
@@ -54,7 +55,7 @@ async def _until_ended(bus: "Bus", over: asyncio.Event) -> None:
 
     from astraflow.messages import RunRecord
 
-    async with aclosing(bus.kv.watch("run")) as updates:
+    async with aclosing(bus.kv.watch(wiring.RUN.key())) as updates:
         async for update in updates:
             if isinstance(update.message, RunRecord) and update.message.stop_requested:
                 break

@@ -18,7 +18,7 @@ A module per part of the run file; a key is described where it is declared.
 
 from astraflow.config.address import host_and_port, is_loopback
 from astraflow.config.bus import BusSection
-from astraflow.config.data import DataflowSection, EnvSection, EvalSection, SelectSection, SourceSection
+from astraflow.config.data import EXTERNAL, DataflowSection, EnvSection, EvalSection, SelectSection, SourceSection
 from astraflow.config.engine import EngineSection, SglangSection
 from astraflow.config.kinds import Fraction, Name
 from astraflow.config.loss import LossSection
@@ -29,6 +29,7 @@ from astraflow.config.trainer import CriticSection, ReplaySection, TrainerSectio
 from astraflow.config.tree import RunConfig, from_json, to_json
 
 __all__ = [
+    "EXTERNAL",
     "BusSection",
     "CriticSection",
     "DataflowSection",

@@ -6,6 +6,9 @@ from msgspec import Struct, field
 
 from astraflow.config.kinds import Name, doc
 
+EXTERNAL = "external"
+"""`agent` of an environment that only agents which join play."""
+
 
 class EnvSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """[envs.<name>]: an environment."""

@@ -18,6 +18,7 @@ from astraflow.dataflow.evals import EvalScore
 from astraflow.dataflow.groups import Arrival, OpenGroup
 from astraflow.dataflow.ledger import Fate
 from astraflow.dataflow.plan import plan
+from astraflow.dataflow.problems import Problem, UntakenTasks, refusing_selector
 from astraflow.dataflow.snapshot import Snapshot, decode_snapshot, encode_snapshot
 from astraflow.dataflow.state import DataflowState
 from astraflow.dataflow.tasks import Payload, tasks_of
@@ -59,6 +60,7 @@ class DataflowCore:
         self._state = DataflowState(config, sizes=sizes, snapshot=snapshot)
         self._deadlines = Deadlines(config.dataflow.task_deadline_s + REPORT_S)
         self._unresolved = bool(self.references())  # episodes that the snapshot refers to aren't here yet
+        self._untaken = UntakenTasks(config.envs)
         self.users = UserOrders(self._state)
 
     # --- snapshots ---
@@ -159,6 +161,8 @@ class DataflowCore:
         """
         groups = [g for g in self._state.groups.values() if g.env == env and bool(g.decision.eval_set) is evaluation]
         self._deadlines.still_queued(groups, pending, now)
+        waiting = sum(seat.open and not seat.retry for group in groups for seat in group.seats)
+        self._untaken.see_queue(env, evaluation=evaluation, pending=pending, open_tasks=waiting, now=now)
 
     # --- episodes ---
 
@@ -257,10 +261,21 @@ class DataflowCore:
         """By policy: groups that wait for the next batch."""
         return {policy: flow.groups_ready for policy, flow in self._state.flows.items()}
 
+    def problems(self, now: float) -> list[Problem]:
+        """What keeps the run from getting anywhere, worst first; [] = nothing that is known."""
+        untrained = [flow.untrained.problem() for flow in self._state.flows.values() if not flow.over]
+        refusing = [
+            refusing_selector(name, self._state.mixer.sources[name].select.kind, refused)
+            for name, refused in self._state.refused.items()
+            if refused
+        ]
+        return [problem for problem in untrained if problem] + self._untaken.problems(now) + refusing
+
     def waits_for(self) -> str:
-        """A sentence per policy and open evaluation on what holds it up."""
+        """A sentence per policy that isn't finished and per open evaluation on what holds it up."""
         if self._state.paused:
             return f"a user, who paused the run: {len(self._state.groups)} groups are still open"
-        waits = [flow.waits_for() for flow in self._state.flows.values()]
+        flows = self._state.flows.values()
+        waits = [flow.waits_for() for flow in [f for f in flows if not f.trainer.finished] or flows]
         waits += [sentence for eval_set in self._state.evals.values() if (sentence := eval_set.waits_for())]
         return "; ".join(waits)

@@ -123,7 +123,7 @@ def _issue_choice(
         state, choice.key, size + extra, min_versions, now, cohort.id if cohort else "",
         cohort.size if cohort else 0,
     )  # fmt: skip
-    return msgspec.structs.replace(issue, position=choice.position, extra=extra)
+    return msgspec.structs.replace(issue, position=choice.position, extra=extra, refused=choice.refused)
 
 
 def _issue(

@@ -20,6 +20,7 @@ from astraflow.dataflow.held_episodes import HeldEpisodes
 from astraflow.dataflow.judge import Judge, JudgedGroup
 from astraflow.dataflow.ledger import Fate
 from astraflow.dataflow.metering import bound, credit, next_yield
+from astraflow.dataflow.problems import UntrainedInARow
 from astraflow.dataflow.since_last_batch import SinceLastBatch
 from astraflow.dataflow.stages import StageState
 from astraflow.dataflow.trainer_progress import TrainerProgress, TrainerView
@@ -66,6 +67,7 @@ class PolicyFlow:
             waiting=self._state.buffer, counts=self._state.counts, state=self._state.closed_groups,
         )  # fmt: skip
         self._since_last_batch = SinceLastBatch()
+        self.untrained = UntrainedInARow(policy)
         self._batch_values: dict[str, float] = {}
 
     def state(self) -> FlowState:
@@ -168,6 +170,7 @@ class PolicyFlow:
             if member.fate is None:
                 self._since_last_batch.see_episode(self._held[seat.sequence], member)
         self.closed_groups.settle(judged)
+        self.untrained.see_group(judged)
         return judged
 
     def _judged(self, group: OpenGroup) -> JudgedGroup:

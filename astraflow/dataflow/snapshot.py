@@ -47,6 +47,8 @@ class Snapshot(msgspec.Struct, kw_only=True):
     submitted_to: int = 0  # last SUBMIT sequence that was taken in
     controlled_to: int = 0  # last CONTROL sequence that was carried out
     paused: bool = False
+    submitted: dict[str, list[int]] = {}  # by environment, indices of the groups that were submitted lately
+    orders: dict[str, str] = {}  # id of an order that was taken in lately → why it was refused; "" = it was done
 
 
 class _Head(msgspec.Struct):

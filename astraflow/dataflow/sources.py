@@ -36,6 +36,7 @@ class Choice(NamedTuple):
 
     key: GroupKey
     position: int  # among the source's tasks, counted over all epochs
+    refused: int = 0  # tasks, itself the first, of which the selector takes none; then it is tried all the same
 
 
 class Source:
@@ -105,7 +106,7 @@ class Source:
             if self.select.ask("take", Prompt(index=key.index, epoch=key.epoch, draw=draw)):
                 return Choice(key, at)
             first = first or Choice(key, at)
-        return first
+        return first._replace(refused=limit) if first else None
 
     def members_of(self, key: GroupKey) -> tuple[int, int]:
         """Members that a group needs, and redundant ones."""

@@ -7,6 +7,7 @@ restored from its `StageState` decides as the one that was saved. A selector may
 name`: what people should see of it with every batch.
 """
 
+import inspect
 from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
 
@@ -58,9 +59,13 @@ class Stage(Generic[T]):
     def ask(self, method: str, *args: Any, **named: Any) -> Any:
         """Call a method of the algorithm. Raises ConfigError if it fails: it may be the user's own."""
         try:
-            return getattr(self.algorithm, method)(*args, **named)
+            answer = getattr(self.algorithm, method)(*args, **named)
         except Exception as exc:
             raise ConfigError(f"{self.place}: {self.kind} failed in {method}(): {exc!r}; mend it and go on") from exc
+        if inspect.iscoroutine(answer):  # which would count as "yes"
+            answer.close()
+            raise ConfigError(f"{self.place}: {method}() of {self.kind} is async, and nobody awaits it; make it a def")
+        return answer
 
     def state(self) -> StageState:
         """For the snapshot."""

@@ -40,8 +40,10 @@ class DataflowState:
         self.cohort = snapshot.cohort
         self.held = HeldEpisodes()
         self.notes: deque[str] = deque(snapshot.notes, maxlen=NOTES_KEPT)
-        self.submissions = submissions_of(config, snapshot.waiting)
+        self.submissions = submissions_of(config, snapshot.waiting, snapshot.submitted)
         self.paused = snapshot.paused
+        self.orders = dict(snapshot.orders)
+        self.refused: dict[str, int] = {}  # by source, tasks in a row before the newest one
         self.submitted_to, self.controlled_to = snapshot.submitted_to, snapshot.controlled_to
         self.mixer = _mixer(config, sizes, snapshot, self.submissions)
         self.trained_by = {name: trained_by(config, source.section.env) for name, source in self.mixer.sources.items()}
@@ -86,6 +88,8 @@ class DataflowState:
             selects={name: source.select.state() for name, source in self.mixer.sources.items()}, paused=self.paused,
             waiting={source.section.env: source.waiting() for source in self.submissions.values()},
             submitted_to=self.submitted_to, controlled_to=self.controlled_to,
+            submitted={source.section.env: source.remembered() for source in self.submissions.values()},
+            orders=dict(self.orders),
         )  # fmt: skip
 
     @property
@@ -98,6 +102,8 @@ class DataflowState:
 
     def is_closed(self, key: GroupKey) -> bool:
         """The group was issued and closed."""
+        if key.source in self.submissions:
+            return self.submissions[key.source].is_closed(key.index)
         return key.index in self._closed.get((key.source, key.epoch), ())
 
     def place_of(self, source: str, eval_set: str) -> tuple[str, tuple[str, ...]]:
@@ -137,9 +143,10 @@ class DataflowState:
         self.retrying.pop(group.id, None)
         self.satisfied.pop(group.id, None)
         key = group.key
-        self._closed.setdefault((key.source, key.epoch), RangeSet()).add(key.index)
         if key.source in self.submissions:
             self.submissions[key.source].group_closed(key.index)
+        else:
+            self._closed.setdefault((key.source, key.epoch), RangeSet()).add(key.index)
         judged = {policy: self.flows[policy].settle(group) for policy in group.trained_by}
         rewards = {policy: judged_group.rewards for policy, judged_group in judged.items()}
         correct = mean_correct(self.held[sequence] for sequence in group.sequences())
@@ -180,8 +187,9 @@ class DataflowState:
                 f"{known and known.key_at(position)}; restore them, or start afresh with `astraflow up --fresh`"
             )
         for policy in self.trained_by[source]:
-            self.flows[policy].skipped(position - at)
+            self.flows[policy].skipped(position - at + decision.refused)
         self.mixer.advance(source, position)
+        self.refused[source] = decision.refused
 
     def select_metrics(self, policy: str) -> dict[str, float]:
         """What the selectors of the policy's sources tell of themselves, as metric values."""

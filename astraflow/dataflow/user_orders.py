@@ -1,7 +1,7 @@
 """What users want of a run while it goes on: tasks of their own, a pause, an evaluation, another value of a knob.
 
-It reads no log: whoever does hands submissions and orders in, in order. Invariant: a place in either log that was taken
-in before changes nothing, so that logs may be read again.
+It reads no log: whoever does hands submissions and orders in, in order. Invariant: what was taken in before changes
+nothing, neither a place in a log that is read again nor a message that was stored again.
 """
 
 from typing import Any
@@ -14,6 +14,8 @@ from astraflow.messages import Control, ControlKind, Submission
 from astraflow.named import arguments_of, nearest
 from astraflow.verdict import OK, Verdict, refused
 
+ORDERS_REMEMBERED = 1_000  # an order that comes again after so many others is carried out again
+
 
 class UserOrders:
     """The users' side of a `DataflowCore`."""
@@ -21,8 +23,12 @@ class UserOrders:
     def __init__(self, state: DataflowState) -> None:
         self._state = state
 
-    def on_submission(self, submission: Submission, sequence: int) -> Verdict:
-        """A task from SUBMIT, in order of the log: whether it will be done."""
+    def on_submission(self, submission: Submission, sequence: int, message_id: str) -> Verdict:
+        """A task from SUBMIT, in order of the log: whether it will be done.
+
+        Args:
+            message_id: the same for a message that its sender stored again; "" = it gave none.
+        """
         if sequence <= self._state.submitted_to:
             return OK
         self._state.submitted_to = sequence
@@ -35,7 +41,7 @@ class UserOrders:
             return refused("group-size", text)
         if not self._state.trained_by[source.name]:
             return refused("untrained", f"{name}: environment {submission.env} trains no policy of this run")
-        source.submit(sequence, submission)
+        source.submit(sequence, submission, message_id or str(sequence))
         return OK
 
     def on_control(self, control: Control, sequence: int) -> Verdict:
@@ -43,11 +49,17 @@ class UserOrders:
         if sequence <= self._state.controlled_to:
             return OK
         self._state.controlled_to = sequence
-        try:
-            self._carry_out(control)
-        except ConfigError as exc:
-            return refused(str(control.kind), str(exc))
-        return OK
+        orders = self._state.orders
+        if control.order not in orders or not control.order:
+            try:
+                self._carry_out(control)
+                orders[control.order] = ""
+            except ConfigError as exc:
+                orders[control.order] = str(exc)
+            if len(orders) > ORDERS_REMEMBERED:
+                del orders[next(iter(orders))]
+        refusal = orders[control.order]
+        return refused(str(control.kind), refusal) if refusal else OK
 
     def _carry_out(self, control: Control) -> None:
         match control.kind:

@@ -2,7 +2,7 @@
 
 from typing import cast
 
-from astraflow.config import EnvSection
+from astraflow.config import EXTERNAL, EnvSection
 from astraflow.envs.agents import Agent
 from astraflow.envs.base import Environment
 from astraflow.errors import ConfigError
@@ -16,8 +16,6 @@ KINDS = {
 }
 PACKAGES = {"reasoning-gym": ("reasoning_gym",), "math": ("math_verify",)}
 """Packages without which a built-in kind can't be built."""
-EXTERNAL = "external"
-"""`agent` of an environment that only agents which join play."""
 
 
 def missing_packages(section: EnvSection) -> list[str]:

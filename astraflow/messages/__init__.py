@@ -12,19 +12,12 @@ mixing        splitmix64's finaliser on whole arrays
 roles         who works in a run
 samples       what a trainer consumes
 weights       weight versions
+    message       what every message is
+    registry      the types of messages by the name that an envelope has for them
 """
 
 from astraflow.messages.arrays import Array, array_of
-from astraflow.messages.codec import (
-    MESSAGE_TYPES,
-    SCHEMA_VERSION,
-    Decoded,
-    Envelope,
-    Message,
-    decode,
-    encode,
-    encode_envelope,
-)
+from astraflow.messages.codec import SCHEMA_VERSION, Decoded, Envelope, decode, encode, encode_envelope
 from astraflow.messages.control import (
     CONTROL_EVENT,
     Control,
@@ -47,6 +40,8 @@ from astraflow.messages.control import (
 )
 from astraflow.messages.episodes import TRAINABLE_REASONS, Episode, Reason, Task, TaskRef, Trajectory, Turn
 from astraflow.messages.generation import ChunkKind, GenCancel, GenChunk, GenRequest, Sampling, VersionSpan
+from astraflow.messages.message import Message
+from astraflow.messages.registry import MESSAGE_TYPES
 from astraflow.messages.samples import Sample, SampleBatch
 from astraflow.messages.weights import FileEntry, Head, Manifest, PartRef, Place, TensorEntry, VersionKind, VersionStep
 

@@ -10,43 +10,10 @@ import msgspec
 
 from astraflow import clock
 from astraflow.errors import MessageError
-from astraflow.messages.control import (
-    Control,
-    Decision,
-    Drain,
-    Event,
-    GroupClosed,
-    Lease,
-    Ledger,
-    Member,
-    Metrics,
-    Progress,
-    Region,
-    RunRecord,
-    SnapshotPointer,
-    Submission,
-)
-from astraflow.messages.episodes import Episode, Task
-from astraflow.messages.generation import GenCancel, GenChunk, GenRequest
-from astraflow.messages.samples import SampleBatch
-from astraflow.messages.weights import Head, Manifest
+from astraflow.messages.message import Message
+from astraflow.messages.registry import MESSAGE_TYPES, NAMES
 
 SCHEMA_VERSION = 1
-
-Message = (
-    Task | Episode | GenRequest | GenChunk | GenCancel | SampleBatch | Manifest | Head | Member | Lease | Ledger
-    | Progress | Decision | SnapshotPointer | Event | Metrics | RunRecord | Drain
-    | GroupClosed | Region | Submission | Control
-)  # fmt: skip
-MESSAGE_TYPES: dict[str, type[Any]] = {
-    "task": Task, "episode": Episode, "gen_request": GenRequest, "gen_chunk": GenChunk, "gen_cancel": GenCancel,
-    "sample_batch": SampleBatch, "manifest": Manifest, "head": Head, "member": Member, "lease": Lease,
-    "ledger": Ledger,
-    "progress": Progress, "decision": Decision, "snapshot_pointer": SnapshotPointer, "event": Event,
-    "metrics": Metrics, "run_record": RunRecord, "drain": Drain, "group_closed": GroupClosed, "region": Region,
-    "submission": Submission, "control": Control,
-}  # fmt: skip
-_NAMES = {kind: name for name, kind in MESSAGE_TYPES.items()}
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +45,7 @@ def _body_decoder(name: str) -> msgspec.msgpack.Decoder[Any]:
 
 def encode(message: Message, *, id: str, run: str = "", producer: str = "", trace: str = "") -> bytes:
     """The message in its envelope. `id` must be deterministic where the message may be sent twice."""
-    name = _NAMES[type(message)]
+    name = NAMES[type(message)]
     try:
         body = msgspec.Raw(_encoder.encode(message))
     except (TypeError, OverflowError, ValueError, RecursionError) as exc:

@@ -3,10 +3,9 @@
 from enum import StrEnum
 from typing import Any
 
-import msgspec
-
 from astraflow.messages.episodes import TaskRef
 from astraflow.messages.ids import GroupKey
+from astraflow.messages.message import Message
 from astraflow.messages.weights import PartRef, VersionStep
 
 
@@ -21,7 +20,7 @@ class MemberState(StrEnum):
     GONE = "gone"
 
 
-class Member(msgspec.Struct, frozen=True, kw_only=True):
+class Member(Message, frozen=True, kw_only=True):
     """One actor's presence. KV key member.<actor>, with a TTL, renewed from a thread."""
 
     actor: str  # unique name: <role>-<node>-<k>
@@ -42,13 +41,14 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     roles: tuple[str, ...] = ()  # of a node: what it has or is starting, like --role, e.g. "policy:solver"
     blocked: str = ""  # what it can't store on the bus, and why; "" = nothing
     blocked_since: float = 0.0  # unix seconds, by the actor's clock: see blocked_s
+    problems: tuple[str, ...] = ()  # what keeps the run from getting anywhere, as far as it can see
     about: str = ""  # what it is made of, where the run file doesn't say: a replica's server, how it gets weights
     state_s: float = -1.0  # how long it had been in this state when it wrote this; -1 = not told, as in the next two
     waits_s: float = -1.0
     blocked_s: float = -1.0
 
 
-class Region(msgspec.Struct, frozen=True, kw_only=True):
+class Region(Message, frozen=True, kw_only=True):
     """A region that takes part over a leaf link, as the hub last heard of it. KV key region.<region>.
 
     Its keeper's member record, which expires, says whether the link is there; this one says what was behind it.
@@ -61,7 +61,7 @@ class Region(msgspec.Struct, frozen=True, kw_only=True):
     left: bool = False  # it said goodbye
 
 
-class Drain(msgspec.Struct, frozen=True, kw_only=True):
+class Drain(Message, frozen=True, kw_only=True):
     """An order to leave. KV key drain.<target>, with a TTL; the target's node carries it out."""
 
     target: str  # an actor's name or a node's
@@ -69,7 +69,7 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True):
     requested_by: str = ""
 
 
-class Lease(msgspec.Struct, frozen=True, kw_only=True):
+class Lease(Message, frozen=True, kw_only=True):
     """Who may write a log that has one writer. KV key lease.<name>; every renewal writes it anew."""
 
     holder: str  # incarnation; "" = released
@@ -79,7 +79,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     lease_s: float = 0.0  # the holder is gone when it has not renewed for this long
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
+class Progress(Message, frozen=True, kw_only=True):
     """How far a trainer is. KV key progress.<policy>."""
 
     policy: str
@@ -101,7 +101,7 @@ class DecisionKind(StrEnum):
     CLOSE = "close"  # the group is closed without its missing members
 
 
-class Decision(TaskRef, frozen=True, kw_only=True):
+class Decision(TaskRef, Message, frozen=True, kw_only=True):
     """What dataflow decided, appended before it acts."""
 
     kind: DecisionKind
@@ -112,6 +112,7 @@ class Decision(TaskRef, frozen=True, kw_only=True):
     cohort_size: int = 0
     position: int = -1  # of the group among its source's tasks; -1 = the next one
     extra: int = 0  # members of the group that are redundant
+    refused: int = 0  # tasks in a row that the source's selector refused, this one the first; 0 = it was chosen
 
     @property
     def key(self) -> GroupKey:
@@ -119,14 +120,14 @@ class Decision(TaskRef, frozen=True, kw_only=True):
         return GroupKey(self.source, self.epoch, self.index)
 
 
-class GroupClosed(msgspec.Struct, frozen=True, kw_only=True):
+class GroupClosed(Message, frozen=True, kw_only=True):
     """No task of the group is needed any more. KV key closed.<source>.<epoch>.<index>, with a TTL."""
 
     group_id: str
     reason: str
 
 
-class Submission(msgspec.Struct, frozen=True, kw_only=True):
+class Submission(Message, frozen=True, kw_only=True):
     """A task that a user wants played and trained, in a group of its own. Subject submit."""
 
     env: str
@@ -145,7 +146,7 @@ CONTROL_EVENT = "control"
 """Name of the event that answers an order: its fields have the order's id, and `refusal`, "" = it is carried out."""
 
 
-class Control(msgspec.Struct, frozen=True, kw_only=True):
+class Control(Message, frozen=True, kw_only=True):
     """An order to dataflow. Subject control."""
 
     kind: ControlKind
@@ -154,7 +155,7 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
     order: str = ""  # id of this order, for who waits until it is carried out: an event has it
 
 
-class SnapshotPointer(msgspec.Struct, frozen=True, kw_only=True):
+class SnapshotPointer(Message, frozen=True, kw_only=True):
     """Where the last durable snapshot is. KV key snapshot.dataflow. No parts: a dataflow started and has saved none."""
 
     size_bytes: int
@@ -163,7 +164,7 @@ class SnapshotPointer(msgspec.Struct, frozen=True, kw_only=True):
     saved_at: float
 
 
-class Ledger(msgspec.Struct, frozen=True, kw_only=True):
+class Ledger(Message, frozen=True, kw_only=True):
     """What became of every issued task, counted by reason. KV key ledger.<policy>."""
 
     policy: str
@@ -172,7 +173,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()  # sentences on the last groups that weren't trained, oldest first; at most ten
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True):
+class Event(Message, frozen=True, kw_only=True):
     """Something a person may want to know. Subject event.<level>."""
 
     level: str  # info | warning | error
@@ -183,7 +184,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     fields: dict[str, Any] = {}
 
 
-class Metrics(msgspec.Struct, frozen=True, kw_only=True):
+class Metrics(Message, frozen=True, kw_only=True):
     """Named numbers at one point. Subject metric.<kind>."""
 
     kind: str  # train | rollout | eval | dataflow | weights
@@ -197,7 +198,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
 
 
-class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
+class RunRecord(Message, frozen=True, kw_only=True):
     """What a joining node must know. KV key run."""
 
     name: str

@@ -11,6 +11,7 @@ import msgspec
 
 from astraflow.messages.arrays import Array
 from astraflow.messages.generation import Sampling, VersionSpan
+from astraflow.messages.message import Message
 
 
 class Reason(StrEnum):
@@ -52,7 +53,7 @@ class TaskRef(msgspec.Struct, frozen=True, kw_only=True):
         return {name: getattr(self, name) for name in TaskRef.__struct_fields__} | changes
 
 
-class Task(TaskRef, frozen=True, kw_only=True):
+class Task(TaskRef, Message, frozen=True, kw_only=True):
     """One thing to do, one member of a group. Subject task.<env> (or task.<env>.eval)."""
 
     id: str  # incarnation/source/epoch/index/member
@@ -87,7 +88,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""  # a readable view; never trained on
 
 
-class Episode(TaskRef, frozen=True, kw_only=True):
+class Episode(TaskRef, Message, frozen=True, kw_only=True):
     """The terminal record of one attempt at a task. Subject episode.<env>."""
 
     task_id: str

@@ -5,6 +5,7 @@ from enum import StrEnum
 import msgspec
 
 from astraflow.messages.arrays import Array
+from astraflow.messages.message import Message
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,7 +27,7 @@ class VersionSpan(msgspec.Struct, frozen=True, kw_only=True):
     end: int
 
 
-class GenRequest(msgspec.Struct, frozen=True, kw_only=True):
+class GenRequest(Message, frozen=True, kw_only=True):
     """A request for tokens. Subject gen.<policy>.any (work queue; the server keeps its time to live)."""
 
     id: str  # stable over attempts
@@ -50,7 +51,7 @@ class ChunkKind(StrEnum):
     REFUSED = "refused"  # this request can't be served, e.g. longer than the context; `error` says why
 
 
-class GenChunk(msgspec.Struct, frozen=True, kw_only=True):
+class GenChunk(Message, frozen=True, kw_only=True):
     """A piece of a reply, core-published to the request's reply subject."""
 
     request_id: str
@@ -65,7 +66,7 @@ class GenChunk(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
 
 
-class GenCancel(msgspec.Struct, frozen=True, kw_only=True):
+class GenCancel(Message, frozen=True, kw_only=True):
     """Stop working on a request. Core subject gencancel.<policy>."""
 
     request_id: str

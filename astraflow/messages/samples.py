@@ -4,6 +4,7 @@ import msgspec
 
 from astraflow.messages.arrays import Array
 from astraflow.messages.generation import VersionSpan
+from astraflow.messages.message import Message
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,7 +22,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     env: str = ""
 
 
-class SampleBatch(msgspec.Struct, frozen=True, kw_only=True):
+class SampleBatch(Message, frozen=True, kw_only=True):
     """One optimizer step's worth of samples; `number` counts 1, 2, 3… per policy. Subject sample.<policy>."""
 
     policy: str

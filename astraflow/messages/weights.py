@@ -4,6 +4,8 @@ from enum import StrEnum
 
 import msgspec
 
+from astraflow.messages.message import Message
+
 
 class PartRef(msgspec.Struct, frozen=True, kw_only=True):
     """A piece of a byte stream, found by its digest."""
@@ -45,7 +47,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     certificate: str = ""  # http: PEM by which the server proves itself; "" = the URL is http://
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+class Manifest(Message, frozen=True, kw_only=True):
     """Everything needed to load one version. Subject weights.<policy>.manifest."""
 
     policy: str
@@ -72,7 +74,7 @@ class VersionStep(msgspec.Struct, frozen=True, kw_only=True):
     step: int
 
 
-class Head(msgspec.Struct, frozen=True, kw_only=True):
+class Head(Message, frozen=True, kw_only=True):
     """The newest loadable version. KV key head.<policy>, written last, by compare-and-set."""
 
     policy: str

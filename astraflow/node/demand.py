@@ -10,8 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from astraflow.config import RunConfig
-from astraflow.envs.registry import EXTERNAL
+from astraflow.config import EXTERNAL, RunConfig
 from astraflow.messages import Member, MemberState
 from astraflow.messages.metric_names import NODE_FREE_SLOTS, POLICY_SLOTS, ROLLOUT_SLOTS
 from astraflow.messages.roles import Role, RoleOf

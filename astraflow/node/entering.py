@@ -11,7 +11,7 @@ import msgspec
 from rich.console import Console
 
 from astraflow import clock
-from astraflow.bus import Bus
+from astraflow.bus import Bus, wiring
 from astraflow.config import RunConfig, from_json, to_json
 from astraflow.errors import ConfigError
 from astraflow.messages import Member, MemberState, Progress, RunRecord
@@ -22,7 +22,7 @@ from astraflow.runfile.checks import trainable
 
 async def refuse_a_twin(bus: Bus, config: RunConfig, console: Console, *, node: str) -> None:
     """Raises ConfigError if another `up` of this run is at work on this server; a dead one's record expires."""
-    entry = await bus.kv.get(f"member.node-{node}")
+    entry = await bus.kv.get(wiring.MEMBER.key(f"node-{node}"))
     if entry is None or not isinstance(entry.message, Member) or entry.message.state is MemberState.GONE:
         return
     expires_s = config.bus.member_ttl_s
@@ -44,12 +44,12 @@ async def refuse_a_twin(bus: Bus, config: RunConfig, console: Console, *, node: 
 
 async def enter_run(bus: Bus, config: RunConfig, console: Console) -> bool:
     """Create or update the run's record; False if the run has ended and nothing is left to do. Raises ConfigError."""
-    entry = await bus.kv.get("run")
+    entry = await bus.kv.get(wiring.RUN.key())
     if entry is None or not isinstance(entry.message, RunRecord):
         record = RunRecord(
             name=config.run.name, incarnation=uuid.uuid4().hex, config_json=to_json(config), created_at=clock.wall()
         )
-        await bus.kv.put("run", record, expected_revision=entry.revision if entry else 0)
+        await bus.kv.put(wiring.RUN.key(), record, expected_revision=entry.revision if entry else 0)
         return True
     old = entry.message
     for change in check_changes(from_json(old.config_json), config):
@@ -58,7 +58,7 @@ async def enter_run(bus: Bus, config: RunConfig, console: Console) -> bool:
         return False
     record = msgspec.structs.replace(old, config_json=to_json(config), stop_requested="")
     if record != old:
-        await bus.kv.put("run", record, expected_revision=entry.revision)
+        await bus.kv.put(wiring.RUN.key(), record, expected_revision=entry.revision)
     return True
 
 
@@ -66,7 +66,7 @@ async def _extend(bus: Bus, config: RunConfig) -> bool:
     """Reopen the policies that have steps left to do; whether there are any."""
     reopened = False
     for name, trainer in trainable(config).items():
-        entry = await bus.kv.get(f"progress.{name}")
+        entry = await bus.kv.get(wiring.PROGRESS.key(name))
         if entry is None or not isinstance(entry.message, Progress) or entry.message.step >= trainer.steps:
             continue
         progress = msgspec.structs.replace(entry.message, finished=False)

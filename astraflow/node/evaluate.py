@@ -13,8 +13,7 @@ from typing import NamedTuple
 import msgspec
 from rich.console import Console
 
-from astraflow.config import RunConfig, WeightsSection
-from astraflow.envs.registry import EXTERNAL
+from astraflow.config import EXTERNAL, RunConfig, WeightsSection
 from astraflow.errors import ConfigError, EngineError
 from astraflow.messages import Metrics
 from astraflow.messages.metric_names import EVAL

@@ -14,7 +14,7 @@ from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.exits import last_lines
 from astraflow.actors.base.heartbeat import Heartbeat
 from astraflow.actors.base.run_record import read_record
-from astraflow.bus import Bus, BusOptions
+from astraflow.bus import Bus, BusOptions, wiring
 from astraflow.concurrency import innermost
 from astraflow.config import from_json
 from astraflow.errors import BusError, ConfigError
@@ -101,7 +101,7 @@ async def still_needed(bus: Bus, role: RoleOf) -> bool:
     """Whether a process of this role that ended cleanly must be started again: somebody drained it, not the run."""
     try:
         if role.role is Role.TRAINER:
-            entry = await bus.kv.get(f"progress.{role.policy}")
+            entry = await bus.kv.get(wiring.PROGRESS.key(role.policy))
             if entry is not None and isinstance(entry.message, Progress) and entry.message.finished:
                 return False
         record = await read_record(bus)

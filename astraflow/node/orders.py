@@ -13,7 +13,7 @@ import msgspec
 
 from astraflow import clock
 from astraflow.actors.base.context import ActorContext
-from astraflow.bus import Bus
+from astraflow.bus import Bus, wiring
 from astraflow.errors import FencedError
 from astraflow.messages import Drain, MemberState, RunRecord
 from astraflow.node.preemption import Preemption
@@ -41,7 +41,7 @@ class NodeOrders:
 
     async def follow_run(self) -> None:
         """When the run has ended, actors leave by themselves; whatever is still there after a while is told to."""
-        async with aclosing(self._ctx.bus.kv.watch("run")) as updates:
+        async with aclosing(self._ctx.bus.kv.watch(wiring.RUN.key())) as updates:
             async for update in updates:
                 if isinstance(update.message, RunRecord) and update.message.stop_requested:
                     self.why_ended = update.message.stop_requested
@@ -52,7 +52,7 @@ class NodeOrders:
 
     async def follow_drains(self) -> None:
         """Carry out drains of this node or of one of its actors."""
-        async with aclosing(self._ctx.bus.kv.watch("drain.")) as updates:
+        async with aclosing(self._ctx.bus.kv.watch(wiring.DRAIN.prefix)) as updates:
             async for update in updates:
                 if isinstance(update.message, Drain):
                     self._drain(update.message)
@@ -84,27 +84,27 @@ class NodeOrders:
 async def order_drain(bus: Bus, target: str, *, by: str) -> None:
     """Tell an actor or a node to leave."""
     order = Drain(target=target, requested_at=clock.wall(), requested_by=by)
-    await bus.kv.put(f"drain.{target}", order, ttl_s=ORDER_TTL_S)
+    await bus.kv.put(wiring.DRAIN.key(target), order, ttl_s=ORDER_TTL_S)
 
 
 async def forget_orders(bus: Bus, targets: Sequence[str]) -> None:
     """Take back what these were told: they are wanted again."""
-    for key in await bus.kv.entries("drain."):
-        if key.removeprefix("drain.") in targets:
+    for key in await bus.kv.entries(wiring.DRAIN.prefix):
+        if key.removeprefix(wiring.DRAIN.prefix) in targets:
             await bus.kv.delete(key)
 
 
 async def stop_run(bus: Bus) -> str:
     """Ask every actor to end; returns why the run had ended before, "" if it hadn't."""
     while True:
-        entry = await bus.kv.get("run")
+        entry = await bus.kv.get(wiring.RUN.key())
         assert entry is not None, "the caller has read it"
         assert isinstance(entry.message, RunRecord), entry
         if entry.message.stop_requested:
             return entry.message.stop_requested
         stopped = msgspec.structs.replace(entry.message, stop_requested=STOPPED)
         try:
-            await bus.kv.put("run", stopped, expected_revision=entry.revision)
+            await bus.kv.put(wiring.RUN.key(), stopped, expected_revision=entry.revision)
         except FencedError:  # dataflow ended it, or somebody else stopped it: look again
             continue
         return ""

@@ -3,6 +3,7 @@
 It runs none of them. Assumes that every key by itself is right (`decode.py`).
 """
 
+import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -90,6 +91,9 @@ def _built(
     missing = [name for name in methods if not callable(getattr(algorithm, name, None))]
     if missing:
         yield where.error(path, f"{what} {kind} has no method {', '.join(missing)}")
+    for name in methods:
+        if inspect.iscoroutinefunction(getattr(algorithm, name, None)):
+            yield where.error(path, f"{name}() of {what} {kind} is async, and nobody would await it; make it a def")
 
 
 def pipeline(config: RunConfig) -> Iterator[str]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from astraflow.bus import wiring
 from astraflow.config import RunConfig, from_json
 from astraflow.messages import Event, Head, Ledger, Member, MemberState, Message, Progress, Region, RunRecord
 from astraflow.messages.metric_names import (
@@ -75,8 +76,8 @@ class RunView:
             case Member():
                 self.gone.pop(message.actor, None)
                 self.members[message.actor] = _readable(message, written_at)
-            case None if key.startswith("member."):
-                actor = key.removeprefix("member.")
+            case None if key.startswith(wiring.MEMBER.prefix):
+                actor = key.removeprefix(wiring.MEMBER.prefix)
                 self.gone[actor] = self.members.pop(actor, self.gone.get(actor))
 
     def heard_of(self, actor: str) -> None:
@@ -212,6 +213,7 @@ def _complaints(member: Member) -> list[str]:
         out += [f"{member.actor} isn't given {env}: {reason}" for env, reason in member.unserved.items()]
     if member.blocked:
         out.append(f"{member.actor} can't store since {clock(member.blocked_since)}: {member.blocked}")
+    out += member.problems
     if member.last_error:
         out.append(f"{member.actor}: {member.last_error}")
     return out

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from astraflow.bus import Bus, EmbeddedServer, NatsBus, topology_of
+from astraflow.bus import Bus, EmbeddedServer, NatsBus, topology_of, wiring
 from astraflow.config import (
     EnvSection,
     PolicySection,
@@ -161,7 +161,7 @@ async def running_bus(folder: Path) -> AsyncIterator[tuple[EmbeddedServer, Bus]]
     try:
         async with NatsBus.connect(server.options, topology_of(CONFIG), producer="test") as bus:
             await bus.ensure()
-            await bus.kv.put("run", RECORD)
+            await bus.kv.put(wiring.RUN.key(), RECORD)
             yield server, bus
     finally:
         await server.stop()

@@ -7,7 +7,7 @@ import pytest
 
 from astraflow.actors.__main__ import parse
 from astraflow.actors.base.acting import follow_drains
-from astraflow.bus import EmbeddedServer
+from astraflow.bus import EmbeddedServer, wiring
 from astraflow.node.orders import order_drain
 from astraflow.node.processes import NodeProcesses, roles_of
 from tests.actors.contexts import CONFIG, context
@@ -37,7 +37,9 @@ async def test_an_order_from_before_its_start_is_not_for_it(nats_server: Embedde
         await order_drain(ctx.bus, "rollout-hand-0", by="yesterday")
         async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as group:
             following = group.create_task(follow_drains(ctx))
-            async for update in ctx.bus.kv.watch("drain."):  # a second watcher has caught up: so has the first, soon
+            async for update in ctx.bus.kv.watch(
+                wiring.DRAIN.prefix
+            ):  # a second watcher has caught up: so has the first, soon
                 if not update.key:
                     break
             await asyncio.sleep(0)

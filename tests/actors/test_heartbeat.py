@@ -13,7 +13,7 @@ import uvloop
 
 from astraflow.actors.base.context import BLOCKED_AFTER_S
 from astraflow.actors.base.heartbeat import MAX_PERIOD_S, STUCK_AFTER_S, TICK_S, Heartbeat, LoopClock
-from astraflow.bus import EmbeddedServer
+from astraflow.bus import EmbeddedServer, wiring
 from tests.actors.contexts import context, with_bus
 from tests.support import LIMIT_S, eventually, kill
 
@@ -25,7 +25,7 @@ async def test_a_heartbeat_outlives_an_outage_that_is_longer_than_its_patience(t
     async with context(server, tmp_path, role="rollout", config=with_bus(member_ttl_s=1)) as ctx:
 
         async def heard(round: int) -> bool:
-            entry = await ctx.bus.kv.get(f"member.{ctx.name}")
+            entry = await ctx.bus.kv.get(wiring.MEMBER.key(ctx.name))
             return entry is not None and entry.message.gauges.get("round") == round
 
         ctx.gauge("round", 1)

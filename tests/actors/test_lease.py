@@ -12,7 +12,7 @@ import pytest
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.lease import HeldLease, lease
 from astraflow.actors.base.process_identity import own_process, process_of
-from astraflow.bus import EmbeddedServer
+from astraflow.bus import EmbeddedServer, wiring
 from astraflow.clock import boottime
 from astraflow.errors import FencedError
 from astraflow.messages import Event, Lease, MemberState
@@ -51,7 +51,7 @@ class Contender:
 
 
 async def stored(ctx: ActorContext) -> tuple[Lease, int]:
-    entry = await ctx.bus.kv.get("lease.x")
+    entry = await ctx.bus.kv.get(wiring.LEASE.key("x"))
     assert entry is not None
     assert isinstance(entry.message, Lease)
     return entry.message, entry.revision
@@ -60,7 +60,7 @@ async def stored(ctx: ActorContext) -> tuple[Lease, int]:
 async def overwrite(ctx: ActorContext, **fields: object) -> None:
     """Another process's write of the lease: it comes as it would over the wire."""
     record, _ = await stored(ctx)
-    await ctx.bus.kv.put("lease.x", msgspec.structs.replace(record, **fields))
+    await ctx.bus.kv.put(wiring.LEASE.key("x"), msgspec.structs.replace(record, **fields))
 
 
 async def test_a_standby_waits_as_long_as_the_lease_is_renewed(nats_server: EmbeddedServer, tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ async def test_a_silent_holder_is_replaced_after_the_lease_and_the_event_says_wh
     async with contenders(nats_server, tmp_path) as (one, two), asyncio.TaskGroup() as group:
         silent = Lease(holder="h", epoch=7, actor="dataflow-c-0", process=own_process(), lease_s=LEASE_S)
         seen = boottime()
-        await one.bus.kv.put("lease.x", silent, expected_revision=0)
+        await one.bus.kv.put(wiring.LEASE.key("x"), silent, expected_revision=0)
         standby = Contender(two)
         group.create_task(standby.run())
         await eventually(lambda: standby.held)
@@ -138,7 +138,7 @@ async def test_a_holder_whose_process_has_ended_is_replaced_without_waiting(
         child = await asyncio.create_subprocess_exec("sleep", "60")
         process = process_of(child.pid)
         record = Lease(holder="h", epoch=1, actor="dataflow-c-0", process=process, lease_s=600.0)
-        await one.bus.kv.put("lease.x", record, expected_revision=0)
+        await one.bus.kv.put(wiring.LEASE.key("x"), record, expected_revision=0)
         standby = Contender(two)
         group.create_task(standby.run())
         await eventually(lambda: two.state == MemberState.STANDBY)
@@ -258,7 +258,7 @@ async def test_many_contenders_hold_it_one_after_the_other_with_rising_epochs(
                 inside += 1
                 assert inside == 1
                 holders.append(held.epoch)
-                await ctx.bus.kv.get("run")  # let the others try
+                await ctx.bus.kv.get(wiring.RUN.key())  # let the others try
                 inside -= 1
 
     async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:

@@ -3,7 +3,7 @@
 import pytest
 
 from astraflow.actors.base.owned_key import OwnedKey, seal
-from astraflow.bus import Bus
+from astraflow.bus import Bus, wiring
 from astraflow.errors import FencedError
 from astraflow.messages import Head, Ledger, Progress
 
@@ -44,22 +44,22 @@ async def test_there_is_nothing_to_seal_in_an_absent_key(bus: Bus) -> None:
 
 
 async def test_a_value_of_an_older_epoch_is_overwritten_and_one_of_a_newer_fences(bus: Bus) -> None:
-    old, new = OwnedKey(bus, "progress.solver"), OwnedKey(bus, "progress.solver")
+    old, new = OwnedKey(bus, wiring.PROGRESS.key("solver")), OwnedKey(bus, wiring.PROGRESS.key("solver"))
     await old.put(progress(5, epoch=1))
     await new.put(progress(3, epoch=2))
     with pytest.raises(FencedError, match="was replaced"):
         await old.put(progress(6, epoch=1))
     await new.put(progress(4, epoch=2))
-    entry = await bus.kv.get("progress.solver")
+    entry = await bus.kv.get(wiring.PROGRESS.key("solver"))
     assert entry is not None
     assert entry.message == progress(4, epoch=2)
 
 
 async def test_somebody_who_edits_a_value_does_not_fence_its_owner(bus: Bus) -> None:
-    owner = OwnedKey(bus, "ledger.solver")
+    owner = OwnedKey(bus, wiring.LEDGER.key("solver"))
     await owner.put(Ledger(policy="solver", counts={"issued": 1}, epoch=3))
-    await bus.kv.put("ledger.solver", Ledger(policy="solver", counts={}, epoch=3))
+    await bus.kv.put(wiring.LEDGER.key("solver"), Ledger(policy="solver", counts={}, epoch=3))
     await owner.put(Ledger(policy="solver", counts={"issued": 2}, epoch=3))
-    entry = await bus.kv.get("ledger.solver")
+    entry = await bus.kv.get(wiring.LEDGER.key("solver"))
     assert entry is not None
     assert entry.message.counts == {"issued": 2}

@@ -11,7 +11,7 @@ import numpy as np
 
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.policy import actor as policy
-from astraflow.bus import Bus, EmbeddedServer
+from astraflow.bus import Bus, EmbeddedServer, wiring
 from astraflow.config import EngineSection
 from astraflow.messages import ChunkKind, GenChunk, GenRequest, MemberState, Sampling, array_of
 from astraflow.models.toy import toy_model
@@ -180,16 +180,18 @@ async def test_a_replica_that_is_too_far_behind_takes_no_requests_until_it_has_c
     nats_server: EmbeddedServer, tmp_path: Path
 ) -> None:
     async with replica(nats_server, tmp_path) as (ctx, _), Asker.open(ctx.bus) as asker:
-        entry = await ctx.bus.kv.get("head.solver")
+        entry = await ctx.bus.kv.get(wiring.HEAD.key("solver"))
         assert entry is not None
         far = msgspec.structs.replace(entry.message, version=2, manifest_sequence=10_000)  # a version that can't be had
-        await ctx.bus.kv.put("head.solver", far)
+        await ctx.bus.kv.put(wiring.HEAD.key("solver"), far)
         await eventually(lambda: ctx.last_error)
         await eventually(lambda: ctx.member().waits_for == "newer weights than version 0")
         await asker.ask("a")
         await eventually(lambda: queued(ctx))
         assert asker.kinds("a") == []
-        await ctx.bus.kv.put("head.solver", msgspec.structs.replace(entry.message, version=1))  # one behind is allowed
+        await ctx.bus.kv.put(
+            wiring.HEAD.key("solver"), msgspec.structs.replace(entry.message, version=1)
+        )  # one behind is allowed
         await eventually(lambda: asker.finished("a"))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from astraflow.actors.policy import actor as policy
 from astraflow.actors.rollout import actor as rollout
-from astraflow.bus import Bus, EmbeddedServer
+from astraflow.bus import Bus, EmbeddedServer, wiring
 from astraflow.errors import WeightsError
 from astraflow.messages import Event, Head, MemberState
 from astraflow.weights.codec.differences import as_integers
@@ -27,11 +27,11 @@ async def events(bus: Bus, name: str) -> list[Event]:
 
 async def put_unreadable_head(bus: Bus, version: int) -> None:
     """The head of a version whose manifest was purged."""
-    entry = await bus.kv.get("head.solver")
+    entry = await bus.kv.get(wiring.HEAD.key("solver"))
     head = Head(
         policy="solver", version=version, step=version, epoch=0, manifest_sequence=10**6, full_manifest_sequence=10**6
     )
-    await bus.kv.put("head.solver", head, expected_revision=entry.revision if entry else 0)
+    await bus.kv.put(wiring.HEAD.key("solver"), head, expected_revision=entry.revision if entry else 0)
 
 
 @pytest.mark.parametrize("role", [policy, rollout])
@@ -119,7 +119,7 @@ async def test_a_full_whose_delta_is_damaged_leaves_the_old_version(
         manifest = msgspec.structs.replace(manifests[4], parts=manifests[2].parts)  # a delta of another base
         ack = await ctx.bus.publish(subject, manifest, msg_id="damaged")
         damaged = msgspec.structs.replace(head, manifest_sequence=ack.sequence)
-        await ctx.bus.kv.put("head.solver", damaged)
+        await ctx.bus.kv.put(wiring.HEAD.key("solver"), damaged)
         with pytest.raises(WeightsError, match="delta of version 4 leads to version 2"):
             await follower.advance(damaged)
         assert follower.shadow is not None

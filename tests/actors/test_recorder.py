@@ -17,7 +17,7 @@ from astraflow.actors.dataflow.store import recorded_floor
 from astraflow.actors.recorder import actor as recorder
 from astraflow.actors.recorder.jsonl import JsonLines
 from astraflow.actors.recorder.summary import Summary, read_summary
-from astraflow.bus import Bus, Cursor, EmbeddedServer
+from astraflow.bus import Bus, Cursor, EmbeddedServer, wiring
 from astraflow.config import RecordSection
 from astraflow.errors import DiskFullError
 from astraflow.messages import Event, Member, MemberState, Progress, Reason
@@ -116,10 +116,10 @@ def test_no_room_is_said_with_the_path_and_the_next_step() -> None:
 async def test_a_finished_run_is_recorded_to_the_last_word(tmp_path: Path) -> None:
     async with running_bus(tmp_path) as (_, bus):
         trainer = member("trainer-n-0", "trainer", policy="solver")
-        await bus.kv.put("member.trainer-n-0", trainer)
+        await bus.kv.put(wiring.MEMBER.key("trainer-n-0"), trainer)
         progress = Progress(policy="solver", consumed=2, step=2, version=2, epoch=1, finished=True, trained_tasks=2,
                             trained_digest="d" * 64)  # fmt: skip
-        await bus.kv.put("progress.solver", progress)
+        await bus.kv.put(wiring.PROGRESS.key("solver"), progress)
         for metrics in (evaluation(0, 0.25), train(1), train(2)):
             await bus.metrics(metrics)
         await publish_episode(bus, 0)
@@ -133,7 +133,7 @@ async def test_a_finished_run_is_recorded_to_the_last_word(tmp_path: Path) -> No
             await bus.metrics(evaluation(2, 0.75))  # said after the run's end, before the trainer is gone
             await bus.event("info", "exported", "the model is in runs/demo/model")
             assert not task.done()
-            await bus.kv.put("member.trainer-n-0", member("trainer-n-0", "trainer", state=MemberState.GONE))
+            await bus.kv.put(wiring.MEMBER.key("trainer-n-0"), member("trainer-n-0", "trainer", state=MemberState.GONE))
         assert [m.kind for m in read_metrics(tmp_path / "run" / "metrics.jsonl")] == ["eval", "train", "train", "eval"]
         assert [line.reason for line in read_episodes(tmp_path / "run" / "episodes.jsonl")] == ["ok", "grader"]
         events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
@@ -159,16 +159,16 @@ async def test_the_floor_is_what_the_slowest_living_recorder_still_needs(tmp_pat
     async with running_bus(tmp_path) as (_, bus):
         assert await recorded_floor(bus) is None
         ctx = context(bus, tmp_path / "run")
-        await bus.kv.put("member.recorder-n-0", ctx.member())
+        await bus.kv.put(wiring.MEMBER.key("recorder-n-0"), ctx.member())
         assert await recorded_floor(bus) == 0  # it has not said where it stands: keep everything
         await publish_episode(bus, 0)
         await publish_episode(bus, 1)
         ctx.stop("drain")
         await recorder.run(ctx)
-        await bus.kv.put("member.recorder-n-0", ctx.member())
+        await bus.kv.put(wiring.MEMBER.key("recorder-n-0"), ctx.member())
         assert await recorded_floor(bus) == 2
         slow = member("recorder-m-0", "recorder", gauges={RECORDER_EPISODES: 1.0})
-        await bus.kv.put("member.recorder-m-0", slow)
+        await bus.kv.put(wiring.MEMBER.key("recorder-m-0"), slow)
         assert await recorded_floor(bus) == 1
         await bus.logs.purge(bus.topology.episodes, below_sequence=2)  # below the first one's own position
         await drained(bus, tmp_path / "run")
@@ -284,7 +284,7 @@ async def first_event(bus: Bus, name: str) -> Event:
 
 async def last_error(bus: Bus, text: str) -> bool:
     """Whether the record of the recorder says exactly this last error."""
-    entry = await bus.kv.get("member.recorder-n-0")
+    entry = await bus.kv.get(wiring.MEMBER.key("recorder-n-0"))
     return entry is not None and entry.message.last_error == text
 
 
@@ -299,7 +299,7 @@ def lines_in(path: Path) -> int:
 
 async def ready(bus: Bus, pid: int) -> None:
     """Wait until this process says that it is ready; the record of a killed one lives on for a while."""
-    async for update in bus.kv.watch("member.recorder-n-0"):
+    async for update in bus.kv.watch(wiring.MEMBER.key("recorder-n-0")):
         if isinstance(update.message, Member) and (update.message.pid, update.message.state) == (
             pid,
             MemberState.READY,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.bus import Bus
+from astraflow.bus import Bus, wiring
 from astraflow.bus.runs import find_homes
 from astraflow.errors import BusError
 from astraflow.messages import Member, MemberState, Progress
@@ -25,7 +25,7 @@ async def arrive(here: Bus) -> None:
             actor=f"{role}-far-0", role=role, policy=policy, node="far", incarnation="i", pid=1,
             state=MemberState.READY, gauges=gauges,
         )  # fmt: skip
-        await here.kv.put(f"member.{member.actor}", member)
+        await here.kv.put(wiring.MEMBER.key(member.actor), member)
 
 
 async def test_weights_are_exact_and_the_mirror_keeps_what_the_hub_keeps(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ async def test_what_is_the_hub_s_to_write_is_refused_in_a_region_at_once(tmp_pat
     async with far_region(tmp_path) as far:
         progress = Progress(policy="solver", consumed=1, step=1, version=1, epoch=1)
         with pytest.raises(BusError, match="can't be written in region eu, only at the run's hub"):
-            await far.here.kv.put("progress.solver", progress)
+            await far.here.kv.put(wiring.PROGRESS.key("solver"), progress)
 
 
 async def test_a_leaf_server_that_is_killed_and_started_again_goes_on(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from astraflow.actors.base.context import ActorContext
 from astraflow.actors.policy import actor as policy
 from astraflow.actors.trainer.actor import run
 from astraflow.actors.trainer.resume import Resumed, progress_key, publish_frozen, resume
-from astraflow.bus import EmbeddedServer
+from astraflow.bus import EmbeddedServer, wiring
 from astraflow.config import TrainerSection
 from astraflow.errors import FencedError
 from astraflow.messages import MemberState, Progress
@@ -96,7 +96,7 @@ async def test_a_trainer_that_follows_a_finished_one_does_nothing(nats_server: E
         entry = await ctx.bus.kv.get(progress_key("solver"))
         assert entry is not None
         assert entry.revision == revision
-        assert await ctx.bus.kv.get("head.solver") is None
+        assert await ctx.bus.kv.get(wiring.HEAD.key("solver")) is None
 
 
 async def test_two_trainers_of_a_frozen_policy_publish_it_once(nats_server: EmbeddedServer, tmp_path: Path) -> None:

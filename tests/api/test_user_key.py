@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import astraflow as af
-from astraflow.bus import Bus, BusRole, topology_of
+from astraflow.bus import Bus, BusRole, topology_of, wiring
 from astraflow.messages import (
     Control,
     Decision,
@@ -60,9 +60,9 @@ async def test_every_iterator_reads_what_is_there_and_what_comes(secured: Secure
         secured.bus(BusRole.ROLLOUT) as rollout,
         asyncio.timeout(60),
     ):
-        await admin.kv.put("run", RECORD)
-        await admin.kv.put("head.solver", head)
-        await dataflow.kv.put("member.dataflow-n-0", member("dataflow-n-0", "dataflow"))
+        await admin.kv.put(wiring.RUN.key(), RECORD)
+        await admin.kv.put(wiring.HEAD.key("solver"), head)
+        await dataflow.kv.put(wiring.MEMBER.key("dataflow-n-0"), member("dataflow-n-0", "dataflow"))
         await dataflow.publish(dataflow.topology.decision(), issue, msg_id="d")
         await rollout.publish(rollout.topology.episode("sums"), make_episode(env="sums", source="train"), msg_id="e")
         await dataflow.event("info", "hello", "here")
@@ -110,7 +110,7 @@ async def test_tasks_and_orders_reach_dataflow_and_its_answer_comes_back(secured
         asyncio.timeout(60),
         asyncio.TaskGroup() as group,
     ):
-        await admin.kv.put("run", RECORD)
+        await admin.kv.put(wiring.RUN.key(), RECORD)
         answering = group.create_task(answer(dataflow))
         async with connected(secured, tmp_path) as run:
             await run.submit("sums", {"question": "q" * (2 << 20)})  # large enough to be split

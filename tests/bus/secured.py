@@ -4,9 +4,10 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
-from astraflow.bus import Bus, BusOptions, BusRole, EmbeddedServer, NatsBus, Topology
+from astraflow.bus import BusOptions, EmbeddedServer, NatsBus, Topology
 from astraflow.bus.certificates import own_names
 from astraflow.bus.secure import SecureFolder, credentials_file, prepare
+from astraflow.messages.roles import Role
 
 
 class Secured:
@@ -17,13 +18,13 @@ class Secured:
         self.folder = folder
         self.topology = topology
 
-    def options(self, role: BusRole, *, run: str = "") -> BusOptions:
+    def options(self, role: Role, *, run: str = "") -> BusOptions:
         key = credentials_file(self.folder.credentials[run or self.topology.run], role)
         return BusOptions(
             url=self.server.url, credentials_file=str(key), ca_file=str(self.folder.ca_file), connect_timeout_s=5
         )
 
-    def bus(self, role: BusRole) -> AbstractAsyncContextManager[Bus]:
+    def bus(self, role: Role) -> AbstractAsyncContextManager[NatsBus]:
         return NatsBus.connect(self.options(role), self.topology, producer=f"{role}-0")
 
 
@@ -35,7 +36,7 @@ async def secured_server(folder: Path, topology: Topology, *more_runs: str) -> A
     await server.start()
     try:
         secured = Secured(server, prepared, topology)
-        async with secured.bus(BusRole.ADMIN) as admin:
+        async with secured.bus(Role.ADMIN) as admin:
             await admin.ensure()
         yield secured
     finally:

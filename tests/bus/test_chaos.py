@@ -2,7 +2,7 @@
 
 import asyncio
 
-from astraflow.bus import Bus, EmbeddedServer, Topology
+from astraflow.bus import Bus, EmbeddedServer, Topology, wiring
 from astraflow.messages import Lease
 from tests.support import LIMIT_S, eventually, kill, make_episode, make_task
 
@@ -36,13 +36,15 @@ async def test_publish_queue_log_and_watch_go_on_through_three_kills(
                 return
 
     async def count() -> None:
-        revision = await bus.kv.put("lease.x", Lease(holder="h", epoch=0), expected_revision=0)
+        revision = await bus.kv.put(wiring.LEASE.key("x"), Lease(holder="h", epoch=0), expected_revision=0)
         for epoch in range(1, 60):
-            revision = await bus.kv.put("lease.x", Lease(holder="h", epoch=epoch), expected_revision=revision)
+            revision = await bus.kv.put(
+                wiring.LEASE.key("x"), Lease(holder="h", epoch=epoch), expected_revision=revision
+            )
             await asyncio.sleep(0.01)
 
     async def watch() -> None:
-        async for update in bus.kv.watch("lease."):
+        async for update in bus.kv.watch(wiring.LEASE.prefix):
             if update.message is not None:
                 watched.append(update.message.epoch)
             if watched and watched[-1] == 59:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 
-from astraflow.bus import Bus, BusOptions, EmbeddedServer, NatsBus, Topology
+from astraflow.bus import Bus, BusOptions, EmbeddedServer, NatsBus, Topology, wiring
 from astraflow.concurrency import Background
 from astraflow.errors import BusError, ConfigError, MessageError
 from astraflow.messages import Head, Ledger, SampleBatch
@@ -71,7 +71,7 @@ async def test_big_messages_of_every_kind_fit_a_small_max_payload(
         for stream in (topology.episodes, topology.samples("solver"), topology.events):
             assert len([entry async for entry in bus.logs.read(stream, follow=False)]) == 1
         with pytest.raises(MessageError, match="fit"):
-            await bus.kv.put("ledger.solver", Ledger(policy="x" * max_payload, counts={}))
+            await bus.kv.put(wiring.LEDGER.key("solver"), Ledger(policy="x" * max_payload, counts={}))
         session = await bus.link.session()
         await session.request(topology.episode("math"), b"\xc1" * (max_payload - 1000))  # unreadable
         assert [entry async for entry in bus.logs.read(topology.episodes, follow=False)]
@@ -151,7 +151,7 @@ async def test_a_reader_that_stops_reading_is_cut_off_alone_and_comes_back(tmp_p
 
 
 async def test_a_watch_that_the_server_forgot_misses_nothing(bus: Bus) -> None:
-    watch = bus.kv.watch("head.")
+    watch = bus.kv.watch(wiring.HEAD.prefix)
     assert (await anext(watch)).key == ""
 
     async def put(version: int) -> int:

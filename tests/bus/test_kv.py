@@ -6,7 +6,7 @@ from contextlib import aclosing
 
 import pytest
 
-from astraflow.bus import Bus, EmbeddedServer, KvUpdate, NatsBus, Topology
+from astraflow.bus import Bus, EmbeddedServer, KvUpdate, NatsBus, Topology, wiring
 from astraflow.errors import ConfigError, FencedError, MessageError
 from astraflow.messages import Lease, Ledger
 from tests.bus.raw import store_raw
@@ -27,13 +27,13 @@ async def _until_caught_up(updates: AsyncGenerator[KvUpdate, None]) -> dict[str,
 
 
 async def test_put_get_delete(bus: Bus) -> None:
-    assert await bus.kv.get("lease.a") is None
-    revision = await bus.kv.put("lease.a", _lease("x"))
-    entry = await bus.kv.get("lease.a")
+    assert await bus.kv.get(wiring.LEASE.key("a")) is None
+    revision = await bus.kv.put(wiring.LEASE.key("a"), _lease("x"))
+    entry = await bus.kv.get(wiring.LEASE.key("a"))
     assert entry is not None
     assert (entry.key, entry.message, entry.revision) == ("lease.a", _lease("x"), revision)
-    await bus.kv.delete("lease.a")
-    assert await bus.kv.get("lease.a") is None
+    await bus.kv.delete(wiring.LEASE.key("a"))
+    assert await bus.kv.get(wiring.LEASE.key("a")) is None
     await bus.kv.delete("never-there")
 
 
@@ -43,7 +43,7 @@ async def test_only_one_of_many_creates_wins(bus: Bus, topology: Topology, nats_
     async def create(name: str) -> None:
         async with NatsBus.connect(nats_server.options, topology, producer=name) as other:
             try:
-                won.append(await other.kv.put("lease.a", _lease(name), expected_revision=0))
+                won.append(await other.kv.put(wiring.LEASE.key("a"), _lease(name), expected_revision=0))
             except FencedError:
                 lost.append(name)
 
@@ -54,27 +54,27 @@ async def test_only_one_of_many_creates_wins(bus: Bus, topology: Topology, nats_
 
 
 async def test_an_update_of_an_old_revision_is_fenced(bus: Bus) -> None:
-    first = await bus.kv.put("lease.a", _lease("x"), expected_revision=0)
-    second = await bus.kv.put("lease.a", _lease("x", 2), expected_revision=first)
+    first = await bus.kv.put(wiring.LEASE.key("a"), _lease("x"), expected_revision=0)
+    second = await bus.kv.put(wiring.LEASE.key("a"), _lease("x", 2), expected_revision=first)
     with pytest.raises(FencedError, match=f"expected sequence {first}"):
-        await bus.kv.put("lease.a", _lease("y"), expected_revision=first)
-    entry = await bus.kv.get("lease.a")
+        await bus.kv.put(wiring.LEASE.key("a"), _lease("y"), expected_revision=first)
+    entry = await bus.kv.get(wiring.LEASE.key("a"))
     assert entry is not None
     assert (entry.message, entry.revision) == (_lease("x", 2), second)
 
 
 async def test_a_key_that_was_deleted_or_expired_can_be_created_again(bus: Bus) -> None:
-    await bus.kv.put("lease.a", _lease("x"), expected_revision=0)
-    await bus.kv.delete("lease.a")
-    await bus.kv.put("lease.a", _lease("y"), expected_revision=0, ttl_s=1)
-    async for update in bus.kv.watch("lease.a"):
+    await bus.kv.put(wiring.LEASE.key("a"), _lease("x"), expected_revision=0)
+    await bus.kv.delete(wiring.LEASE.key("a"))
+    await bus.kv.put(wiring.LEASE.key("a"), _lease("y"), expected_revision=0, ttl_s=1)
+    async for update in bus.kv.watch(wiring.LEASE.key("a")):
         if update.key and update.message is None:
             break
-    assert await bus.kv.get("lease.a") is None
-    revision = await bus.kv.put("lease.a", _lease("z"), expected_revision=0)
+    assert await bus.kv.get(wiring.LEASE.key("a")) is None
+    revision = await bus.kv.put(wiring.LEASE.key("a"), _lease("z"), expected_revision=0)
     with pytest.raises(FencedError):
-        await bus.kv.put("lease.a", _lease("w"), expected_revision=0)
-    assert (await bus.kv.entries("lease."))["lease.a"].revision == revision
+        await bus.kv.put(wiring.LEASE.key("a"), _lease("w"), expected_revision=0)
+    assert (await bus.kv.entries(wiring.LEASE.prefix))[wiring.LEASE.key("a")].revision == revision
 
 
 async def test_an_expiry_reaches_the_watcher_when_the_ttl_is_over(bus: Bus) -> None:
@@ -89,14 +89,14 @@ async def test_an_expiry_reaches_the_watcher_when_the_ttl_is_over(bus: Bus) -> N
 
 
 async def test_a_renewed_key_does_not_expire(bus: Bus) -> None:
-    first = await bus.kv.put("lease.a", _lease("x"), expected_revision=0, ttl_s=3)
-    renewed = await bus.kv.put("lease.a", _lease("x"), expected_revision=first, ttl_s=600)
+    first = await bus.kv.put(wiring.LEASE.key("a"), _lease("x"), expected_revision=0, ttl_s=3)
+    renewed = await bus.kv.put(wiring.LEASE.key("a"), _lease("x"), expected_revision=first, ttl_s=600)
     updates = bus.kv.watch("any.")
     await _until_caught_up(updates)
     await bus.kv.put("any.b", _lease("b"), ttl_s=4)  # when this has expired, the first would have too
     while (await anext(updates)).message is not None:
         pass
-    entry = await bus.kv.get("lease.a")
+    entry = await bus.kv.get(wiring.LEASE.key("a"))
     assert entry is not None
     assert entry.revision == renewed
 
@@ -177,22 +177,22 @@ async def test_bad_keys_and_huge_values_are_refused(bus: Bus) -> None:
     with pytest.raises(ConfigError):
         await bus.kv.put("a b", _lease("x"))
     with pytest.raises(MessageError, match="over max_message_bytes"):
-        await bus.kv.put("ledger.a", Ledger(policy="x" * 600_000, counts={}))
+        await bus.kv.put(wiring.LEDGER.key("a"), Ledger(policy="x" * 600_000, counts={}))
 
 
 async def test_a_value_tells_how_long_it_has_been_there(bus: Bus) -> None:
-    await bus.kv.put("lease.a", _lease("x"))
+    await bus.kv.put(wiring.LEASE.key("a"), _lease("x"))
 
     async def age() -> float:
-        async with aclosing(bus.kv.watch("lease.")) as updates:
+        async with aclosing(bus.kv.watch(wiring.LEASE.prefix)) as updates:
             return (await anext(updates)).age_s
 
     assert await age() < AT_ONCE_S
     await eventually(lambda: _over(age, 0.3))
-    async with aclosing(bus.kv.watch("lease.")) as updates:
+    async with aclosing(bus.kv.watch(wiring.LEASE.prefix)) as updates:
         assert (await anext(updates)).age_s > 0.3
         assert (await anext(updates)).key == ""
-        await bus.kv.put("lease.a", _lease("y"))
+        await bus.kv.put(wiring.LEASE.key("a"), _lease("y"))
         assert (await anext(updates)).age_s == 0.0, "it came now"
 
 

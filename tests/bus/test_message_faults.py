@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from astraflow.bus import Bus, EmbeddedServer, KvUpdate, NatsBus
+from astraflow.bus import Bus, EmbeddedServer, KvUpdate, NatsBus, wiring
 from astraflow.messages import Lease
 from tests.faultproxy import FaultProxy, Kind, Rates, every, proxied
 from tests.support import LIMIT_S, eventually, make_episode, make_task, make_topology
@@ -128,7 +128,7 @@ async def test_a_log_and_a_watch_are_read_in_order_through_faults(nats_server: E
             watched: list[KvUpdate] = []
             watching = group.create_task(_watch(bus, watched))
             for epoch in range(30):
-                await bus.kv.put("lease.x", Lease(holder="h", epoch=epoch))
+                await bus.kv.put(wiring.LEASE.key("x"), Lease(holder="h", epoch=epoch))
             await eventually(lambda: watched and watched[-1].message.epoch == 29)
             watching.cancel()
         revisions = [update.revision for update in watched]
@@ -136,6 +136,6 @@ async def test_a_log_and_a_watch_are_read_in_order_through_faults(nats_server: E
 
 
 async def _watch(bus: Bus, into: list[KvUpdate]) -> None:
-    async for update in bus.kv.watch("lease."):
+    async for update in bus.kv.watch(wiring.LEASE.prefix):
         if update.message is not None:
             into.append(update)

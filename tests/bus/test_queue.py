@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from astraflow.bus import Bus, EmbeddedServer, NatsBus, Topology, WorkQueue
+from astraflow.bus import Bus, EmbeddedServer, NatsBus, Topology, WorkQueue, wiring
 from astraflow.messages import GenRequest, Ledger, Sampling, array_of, encode
 from tests.bus.raw import someone_waits, store_raw
 from tests.support import AT_ONCE_S, eventually, kill, make_task, make_topology
@@ -279,7 +279,7 @@ async def test_two_runs_on_one_server_do_not_see_each_other(nats_server: Embedde
         await one.ensure()
         await two.ensure()
         await _fill(one, 1)
-        await one.kv.put("ledger.x", Ledger(policy="x", counts={"issued": 1}), expected_revision=0)
+        await one.kv.put(wiring.LEDGER.key("x"), Ledger(policy="x", counts={"issued": 1}), expected_revision=0)
         assert await two.kv.entries("") == {}
         assert (await two.queues.depths())["task.math"] == 0
         async with two.queues.open(two.topology.tasks, two.topology.task_consumer("math")) as queue:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.bus import Bus, BusOptions, BusRole, EmbeddedServer, NatsBus, Topology
+from astraflow.bus import Bus, BusOptions, EmbeddedServer, NatsBus, Topology, wiring
 from astraflow.bus.certificates import own_names
 from astraflow.bus.rights import API, GUESTS
 from astraflow.bus.secure import prepare
@@ -29,6 +29,7 @@ from astraflow.messages import (
     VersionKind,
     array_of,
 )
+from astraflow.messages.roles import Role
 from tests.bus.secured import Secured, secured_server
 from tests.support import eventually, make_episode, make_task
 
@@ -65,15 +66,15 @@ def head(version: int = 9) -> Head:
 async def test_a_task_goes_all_the_way_with_each_role_s_own_rights(secured: Secured) -> None:
     names = secured.topology
     async with (
-        secured.bus(BusRole.DATAFLOW) as dataflow,
-        secured.bus(BusRole.ROLLOUT) as rollout,
-        secured.bus(BusRole.POLICY) as policy,
-        secured.bus(BusRole.TRAINER) as trainer,
-        secured.bus(BusRole.OBSERVER) as observer,
+        secured.bus(Role.DATAFLOW) as dataflow,
+        secured.bus(Role.ROLLOUT) as rollout,
+        secured.bus(Role.POLICY) as policy,
+        secured.bus(Role.TRAINER) as trainer,
+        secured.bus(Role.OBSERVER) as observer,
     ):
         for bus in (dataflow, rollout, policy, trainer, observer):
             await bus.ensure()  # looks, creates nothing
-            await bus.kv.put(f"member.{bus.producer}", member(bus.producer), ttl_s=5)
+            await bus.kv.put(wiring.MEMBER.key(bus.producer), member(bus.producer), ttl_s=5)
             await bus.event("info", "hello", "here")
         large = {"text": "x" * (2 << 20)}
         await dataflow.publish(names.task("math"), make_task(payload=large), msg_id="t")
@@ -81,11 +82,11 @@ async def test_a_task_goes_all_the_way_with_each_role_s_own_rights(secured: Secu
             names.weights("solver"), names.weight_part("solver", 1), b"w" * 99, msg_prefix="w"
         )
         stored = await trainer.publish(names.manifest("solver"), manifest(), msg_id="m")
-        await trainer.kv.put("head.solver", head())
+        await trainer.kv.put(wiring.HEAD.key("solver"), head())
 
         assert await policy.parts.get(names.weights("solver"), names.weight_part("solver", 1), parts) == b"w" * 99
         assert (await rollout.logs.entry(names.weights("solver"), stored.sequence)).message == manifest()
-        assert (await rollout.kv.entries("head."))["head.solver"].message == head()
+        assert (await rollout.kv.entries(wiring.HEAD.prefix))[wiring.HEAD.key("solver")].message == head()
 
         reply = f"{names.reply('n')}.abc"
         async with (
@@ -113,7 +114,7 @@ async def test_a_task_goes_all_the_way_with_each_role_s_own_rights(secured: Secu
         batches = [entry async for entry in trainer.logs.read(names.samples("solver"), follow=False)]
         assert [entry.message.number for entry in batches] == [1]
         assert await dataflow.logs.purge(names.episodes, below_sequence=episodes[0].sequence) == 0
-        assert len(await observer.kv.entries("member.")) == 5
+        assert len(await observer.kv.entries(wiring.MEMBER.prefix)) == 5
         events = [entry async for entry in observer.logs.read(names.events, follow=False)]
         assert len(events) == 5
 
@@ -123,7 +124,7 @@ async def _depths_are_zero(bus: Bus) -> bool:
 
 
 @pytest.mark.parametrize("role", GUESTS)
-async def test_what_a_guest_may_not_write_is_refused_at_once(secured: Secured, role: BusRole) -> None:
+async def test_what_a_guest_may_not_write_is_refused_at_once(secured: Secured, role: Role) -> None:
     names = secured.topology
     decision = Decision(kind=DecisionKind.ISSUE, source="s", epoch=0, index=0, group_id="g", group_size=1)
     batch = SampleBatch(policy="solver", number=1, group_ids=(), samples=(), train_step=0)
@@ -138,25 +139,25 @@ async def test_what_a_guest_may_not_write_is_refused_at_once(secured: Secured, r
             bus.publish(names.decision(), decision, msg_id="d"),
             bus.publish(names.task("math"), make_task(), msg_id="t"),
             bus.publish(names.task("math"), make_task(payload={"text": "x" * (2 << 20)}), msg_id="t2"),
-            bus.kv.put("run", record),
-            bus.kv.put("head.solver", head()),
+            bus.kv.put(wiring.RUN.key(), record),
+            bus.kv.put(wiring.HEAD.key("solver"), head()),
             bus.kv.put("snapshot.dataflow", pointer, expected_revision=0),
-            bus.kv.put("progress.solver", progress),
-            bus.kv.delete("run"),
+            bus.kv.put(wiring.PROGRESS.key("solver"), progress),
+            bus.kv.delete(wiring.RUN.key()),
             bus.logs.purge(names.episodes, below_sequence=5),
         ]
         for attempt in tries:
             async with asyncio.timeout(AT_ONCE_S):
                 with pytest.raises(DeniedError, match="credentials don't allow publish"):
                     await attempt
-    async with secured.bus(BusRole.ADMIN) as admin:
+    async with secured.bus(Role.ADMIN) as admin:
         for stream in (names.weights("solver"), names.samples("solver"), names.decisions, names.tasks, names.kv):
             assert (await admin.logs.state(stream)).messages == 0
 
 
 async def test_a_pull_or_read_without_the_right_fails_at_once(secured: Secured) -> None:
     names = secured.topology
-    async with secured.bus(BusRole.POLICY) as policy, asyncio.timeout(2 * AT_ONCE_S):
+    async with secured.bus(Role.POLICY) as policy, asyncio.timeout(2 * AT_ONCE_S):
         async with policy.queues.open(names.tasks, names.task_consumer("math")) as tasks:
             with pytest.raises(DeniedError, match=r"msg\.next"):
                 await tasks.fetch(1)
@@ -172,13 +173,13 @@ async def test_a_guest_s_answers_from_the_server_stay_on_its_side(secured: Secur
     names = secured.topology
     targets = [
         names.sample("solver"), names.manifest("solver"), names.decision(), names.task("math"),
-        names.kv_subject("head.solver"), names.kv_subject("run"),
+        names.kv_subject(wiring.HEAD.key("solver")), names.kv_subject("run"),
         f"{API}.STREAM.DELETE.{names.episodes}", f"{API}.STREAM.PURGE.{names.episodes}",
     ]  # fmt: skip
-    async with secured.bus(BusRole.ROLLOUT) as rollout, secured.bus(BusRole.ADMIN) as admin:
+    async with secured.bus(Role.ROLLOUT) as rollout, secured.bus(Role.ADMIN) as admin:
         await rollout.publish(names.episode("math"), make_episode(), msg_id="e")
         await admin.publish(names.task("code"), make_task(env="code"), msg_id="t")
-        revision = await rollout.kv.put("member.evil", member("evil"))
+        revision = await rollout.kv.put(wiring.MEMBER.key("evil"), member("evil"))
         session = await rollout.link.session()
         for target in targets:
             await session.send(f"{API}.DIRECT.GET.{names.episodes}.{names.episode('math')}", reply=target)
@@ -200,7 +201,7 @@ async def test_a_stream_that_nobody_has_made_is_named_to_a_role_that_may_not_mak
 ) -> None:
     async with secured_server(tmp_path / "bus", topology, "other") as secured:
         other = Topology(run="other", region="local", envs=["math"], policies=["solver"])
-        async with NatsBus.connect(secured.options(BusRole.ROLLOUT, run="other"), other, producer="r") as bus:
+        async with NatsBus.connect(secured.options(Role.ROLLOUT, run="other"), other, producer="r") as bus:
             with pytest.raises(BusError, match=r"stream AF_other_local_TASKS isn't there.*astraflow up"):
                 await bus.ensure()
 
@@ -208,7 +209,7 @@ async def test_a_stream_that_nobody_has_made_is_named_to_a_role_that_may_not_mak
 async def test_runs_on_one_server_are_out_of_each_other_s_reach(tmp_path: Path, topology: Topology) -> None:
     async with (
         secured_server(tmp_path / "bus", topology, "other") as secured,
-        NatsBus.connect(secured.options(BusRole.ADMIN, run="other"), topology, producer="thief") as thief,
+        NatsBus.connect(secured.options(Role.ADMIN, run="other"), topology, producer="thief") as thief,
     ):
         with pytest.raises(BusError, match=r"no stream|not found"):
             await thief.logs.state(topology.episodes)
@@ -225,7 +226,7 @@ async def test_preparing_again_keeps_keys_and_certificates_and_adds_runs(tmp_pat
     assert set(first.credentials) == {"a"}
     assert set(second.credentials) == {"a", "b"}
     accounts = (folder / "accounts.conf").read_text()
-    assert accounts.count("nkey:") == 2 * len(BusRole)
+    assert accounts.count("nkey:") == 2 * len(Role.with_a_key())
     for path in [folder / "ca.key", folder / "server.key", *folder.rglob("*.nk")]:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert path.read_text().strip() not in accounts
@@ -244,7 +245,7 @@ async def test_a_new_name_gets_a_new_server_certificate_from_the_same_authority(
 async def test_distrust_is_one_clear_sentence_at_once(
     secured: Secured, nats_server: EmbeddedServer, tmp_path: Path, topology: Topology
 ) -> None:
-    url, good = secured.server.url, secured.options(BusRole.ROLLOUT)
+    url, good = secured.server.url, secured.options(Role.ROLLOUT)
     stranger = prepare(tmp_path / "stranger", runs=["test"], region="local", names=["localhost"])
     key = str(stranger.credentials["test"] / "rollout.nk")
     junk = tmp_path / "junk"
@@ -272,14 +273,14 @@ async def test_distrust_is_one_clear_sentence_at_once(
 
 
 async def test_a_secured_connection_comes_back_after_a_restart_of_the_server(secured: Secured) -> None:
-    async with secured.bus(BusRole.ROLLOUT) as rollout:
+    async with secured.bus(Role.ROLLOUT) as rollout:
         await rollout.ensure()
         os.kill(secured.server.pid, 9)
         await secured.server.wait()
         again = EmbeddedServer(secured.folder.path, port=secured.server.port, security=secured.folder.settings)
         await again.start()
         try:
-            async with secured.bus(BusRole.ADMIN) as admin:
+            async with secured.bus(Role.ADMIN) as admin:
                 await admin.ensure()  # GEN is in memory
             ack = await rollout.publish(secured.topology.episode("math"), make_episode(), msg_id="e")
             assert ack.sequence == 1

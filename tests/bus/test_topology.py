@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from astraflow.bus import Kind, Topology, topology_of
+from astraflow.bus import Kind, Topology, topology_of, wiring
 from astraflow.config import BusSection, EnvSection, PolicySection, RunConfig, RunSection, SourceSection
 from astraflow.errors import ConfigError
 from tests.support import make_topology
@@ -40,7 +40,7 @@ def test_every_subject_is_stored_by_the_stream_of_its_kind() -> None:
         f"{t.snapshot_part()}.abc": Kind.SNAPSHOTS,
         f"{t.blob('owner')}.abc": Kind.BLOBS,
         t.dead_letter("TASKS"): Kind.DEAD_LETTERS,
-        t.kv_subject("member.rollout-a-0"): Kind.KV,
+        t.kv_subject(wiring.MEMBER.key("rollout-a-0")): Kind.KV,
     }
     assert {subject: t.row_of(subject).kind for subject in expected} == expected
 
@@ -118,4 +118,4 @@ def test_a_region_away_from_home_has_names_of_its_own_and_copies_of_what_the_hom
     }
     kinds = {row.kind for row in far.rows}
     assert kinds.isdisjoint({Kind.DECISIONS, Kind.SAMPLES, Kind.SNAPSHOTS})
-    assert far.row_of(far.kv_subject("member.rollout-a-0")).kind is Kind.MEMBERS
+    assert far.row_of(far.kv_subject(wiring.MEMBER.key("rollout-a-0"))).kind is Kind.MEMBERS

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astraflow.config import SourceSection
-from astraflow.dataflow.sources import Mixer, Source, permutation
+from astraflow.dataflow.sources import Choice, Mixer, Source, permutation
 from astraflow.errors import ConfigError
 from astraflow.messages.ids import GroupKey
 
@@ -97,7 +97,7 @@ def test_a_source_that_had_to_wait_gets_its_share_but_no_burst() -> None:
 def test_looking_does_not_move_the_original() -> None:
     mixer = Mixer.fresh({"a": source("a")}, seed=0)
     drawn(mixer.copy(), 5)
-    assert mixer.choose(["a"]) == (GroupKey("a", 0, 0), 0)
+    assert mixer.choose(["a"]) == Choice(GroupKey("a", 0, 0), 0)
 
 
 def test_an_exhausted_source_leaves_the_mix() -> None:

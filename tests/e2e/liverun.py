@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from astraflow.actors.base.connection import Connection
-from astraflow.bus import Bus, NatsBus, topology_of
+from astraflow.bus import Bus, NatsBus, topology_of, wiring
 from astraflow.config import from_json
 from astraflow.messages import Member, MemberState
 from astraflow.node.record import fetch_record
@@ -33,7 +33,7 @@ async def bus_of(connection: Connection, run: str = "demo") -> AsyncIterator[Bus
 
 async def members(bus: Bus, node: str = "") -> dict[str, Member]:
     """Who is there, by name; of one node if it is given."""
-    entries = [entry.message for entry in (await bus.kv.entries("member.")).values()]
+    entries = [entry.message for entry in (await bus.kv.entries(wiring.MEMBER.prefix)).values()]
     return {m.actor: m for m in entries if m.state is not MemberState.GONE and node in ("", m.node)}
 
 

@@ -33,7 +33,7 @@ SLOW = f"policies.solver.engine={{ kind = 'toy', slots = 4, toy_step_s = 0.05, r
 async def chunks_of(bus: Bus) -> AsyncIterator[list[GenChunk]]:
     """Every chunk that any requester is sent."""
     heard: list[GenChunk] = []
-    async with bus.core.subscribe(f"{bus.topology.root}.reply.>") as feed, asyncio.TaskGroup() as group:
+    async with bus.core.subscribe(f"{bus.topology.replies}>") as feed, asyncio.TaskGroup() as group:
 
         async def listen() -> None:
             async for decoded in feed:

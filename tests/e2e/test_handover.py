@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.bus import Bus
+from astraflow.bus import Bus, wiring
 from astraflow.messages import ChunkKind, GenChunk, Head
 from astraflow.messages.metric_names import ROLLOUT_RUNNING
 from tests.cli.toyrun import Command, finished, sets, started, write_toy
@@ -34,7 +34,7 @@ SAMPLING = "policies.solver.sampling={ max_new_tokens = 30 }"
 async def chunks_of(bus: Bus) -> AsyncIterator[list[tuple[float, GenChunk]]]:
     """Every chunk that any requester is sent, with the time of its arrival."""
     heard: list[tuple[float, GenChunk]] = []
-    async with bus.core.subscribe("af.demo.reply.>") as feed, asyncio.TaskGroup() as group:
+    async with bus.core.subscribe(f"{bus.topology.replies}>") as feed, asyncio.TaskGroup() as group:
 
         async def listen() -> None:
             async for decoded in feed:
@@ -122,7 +122,7 @@ async def heads_of(bus: Bus) -> AsyncIterator[list[tuple[float, int]]]:
     async with asyncio.TaskGroup() as group:
 
         async def watch() -> None:
-            async with contextlib.aclosing(bus.kv.watch("head.solver")) as updates:
+            async with contextlib.aclosing(bus.kv.watch(wiring.HEAD.key("solver"))) as updates:
                 async for update in updates:
                     if isinstance(update.message, Head):
                         seen.append((time.monotonic(), update.message.version))

@@ -10,7 +10,7 @@ import msgspec
 import nats
 import pytest
 
-from astraflow.bus import NatsBus, topology_of
+from astraflow.bus import NatsBus, topology_of, wiring
 from astraflow.config import from_json
 from astraflow.messages import Message, RunRecord, encode
 from astraflow.runfile import load
@@ -29,7 +29,7 @@ async def under_fire(folder: Path) -> Counter[str]:
     topology = topology_of(load(folder / "run.toml", []))
     raw = await nats.connect(options.url, token=options.token)
     async with NatsBus.connect(options, topology, producer="hostile") as bus:
-        record = (await bus.kv.get("run")).message
+        record = (await bus.kv.get(wiring.RUN.key())).message
         assert isinstance(record, RunRecord)
         assert from_json(record.config_json).run.name == "hostile"
 
@@ -61,8 +61,10 @@ async def under_fire(folder: Path) -> Counter[str]:
         await send(topology.gen_cancel("solver"), [*hostile.undecodable("gen_cancel", message), hostile.member()])
         for role in ("policy", "rollout", "dataflow", "trainer", "recorder", "node", "?"):
             await send(topology.kv_subject(f"member.evil-{len(role)}"), [b"\xc1", hostile.member(role)])
-        await send(topology.kv_subject("member.record"), [msgspec.structs.replace(record, stop_requested="evil")])
-        await send(topology.kv_subject("drain.evil"), [b"\xc1", hostile.member()])
+        await send(
+            topology.kv_subject(wiring.MEMBER.key("record")), [msgspec.structs.replace(record, stop_requested="evil")]
+        )
+        await send(topology.kv_subject(wiring.DRAIN.key("evil")), [b"\xc1", hostile.member()])
         await send(topology.kv_subject("nothing"), [b"\xc1", hostile.task()])
         await send(topology.event("error"), [b"\xc1", hostile.task(), *hostile.events()])
         await send(topology.metric("train"), [b"\xc1", hostile.task(), *hostile.metrics()])

@@ -10,6 +10,7 @@ import pytest
 
 import astraflow as af
 from astraflow.api.run import Run
+from astraflow.bus import wiring
 from astraflow.messages import Episode, Ledger, Sample, SampleBatch
 from tests.cli.toyrun import started, write_toy
 from tests.e2e.liverun import bus_of, connection_to
@@ -115,7 +116,7 @@ async def test_a_slow_or_frozen_trainer_does_not_hold_another_policy(
         async with bus_of(connection) as bus:
 
             async def surplus() -> bool:
-                entry = await bus.kv.get("ledger.slow")
+                entry = await bus.kv.get(wiring.LEDGER.key("slow"))
                 return entry is not None and isinstance(entry.message, Ledger) and entry.message.counts["surplus"] > 0
 
             await eventually(surplus)

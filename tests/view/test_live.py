@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from astraflow.bus import wiring
 from astraflow.messages import Event, MemberState, Metrics, Progress
 from astraflow.messages.metric_names import DATAFLOW, DATAFLOW_CORRECT_ALL, DATAFLOW_REWARD_ALL, POLICY_TOKENS_PER_S
 from astraflow.view.live import live_view
@@ -114,7 +115,7 @@ async def test_without_a_terminal_only_news_are_printed_one_line_each(tmp_path: 
         screen, stop = Screen(), asyncio.Event()
         console = Console(file=screen, width=60)
         group.create_task(live_view(bus, console, stop))
-        await bus.kv.put("member.trainer-n-0", member("trainer-n-0", "trainer", policy="solver"))
+        await bus.kv.put(wiring.MEMBER.key("trainer-n-0"), member("trainer-n-0", "trainer", policy="solver"))
         await screen.until(lambda text: "trainer-n-0 is ready" in text)
         await bus.metrics(train(2))
         await bus.metrics(evaluation(2, 0.5))
@@ -140,8 +141,10 @@ async def test_on_a_terminal_the_picture_follows_the_run(tmp_path: Path) -> None
         group.create_task(live_view(bus, console, stop))
         await screen.until(lambda text: "step   0 / 30" in text)
         for one in everybody():
-            await bus.kv.put(f"member.{one.actor}", one)
-        await bus.kv.put("progress.solver", Progress(policy="solver", consumed=1, step=1, version=1, epoch=1))
+            await bus.kv.put(wiring.MEMBER.key(one.actor), one)
+        await bus.kv.put(
+            wiring.PROGRESS.key("solver"), Progress(policy="solver", consumed=1, step=1, version=1, epoch=1)
+        )
         await bus.metrics(train(1, reward=0.25))
         await screen.until(lambda text: "step   1 / 30" in text and "reward  0.25" in text)
         stop.set()

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from astraflow.bus import NatsBus, topology_of
+from astraflow.bus import NatsBus, topology_of, wiring
 from astraflow.errors import ConfigError
 from astraflow.messages import Event, Head, Ledger, Member, MemberState, Progress, Region, RunRecord
 from astraflow.messages.metric_names import DATAFLOW_BUFFERED_GROUPS, POLICY_TOKENS_PER_S, POLICY_VERSION
@@ -229,10 +229,12 @@ def test_rendered_status_says_what_a_person_asks() -> None:
 async def test_status_reads_a_whole_run_from_the_bus(tmp_path: Path) -> None:
     async with running_bus(tmp_path) as (_, bus):
         for one in everybody():
-            await bus.kv.put(f"member.{one.actor}", one)
-        await bus.kv.put("head.solver", _head(2))
-        await bus.kv.put("progress.solver", Progress(policy="solver", consumed=2, step=2, version=2, epoch=1))
-        await bus.kv.put("ledger.solver", Ledger(policy="solver", counts={"issued": 16, "emitted": 16}))
+            await bus.kv.put(wiring.MEMBER.key(one.actor), one)
+        await bus.kv.put(wiring.HEAD.key("solver"), _head(2))
+        await bus.kv.put(
+            wiring.PROGRESS.key("solver"), Progress(policy="solver", consumed=2, step=2, version=2, epoch=1)
+        )
+        await bus.kv.put(wiring.LEDGER.key("solver"), Ledger(policy="solver", counts={"issued": 16, "emitted": 16}))
         for metrics in (evaluation(0, 0.25), train(1), train(2, reward=0.75)):
             await bus.metrics(metrics)
         await bus.event("warning", "slow", "the disk is slow")
@@ -249,11 +251,11 @@ async def test_status_reads_a_whole_run_from_the_bus(tmp_path: Path) -> None:
 async def test_a_member_whose_record_expired_is_gone(tmp_path: Path) -> None:
     async with running_bus(tmp_path) as (server, bus), asyncio.timeout(LIMIT_S):
         for one in everybody():
-            await bus.kv.put(f"member.{one.actor}", one, ttl_s=1 if one.role == "rollout" else None)
+            await bus.kv.put(wiring.MEMBER.key(one.actor), one, ttl_s=1 if one.role == "rollout" else None)
         async with NatsBus.connect(server.options, topology_of(CONFIG), producer="rollout-n-0") as rollout:
             await rollout.metrics(train(1))
         assert (await read_status(bus)).problems == ()
-        async for update in bus.kv.watch("member.rollout-n-0"):
+        async for update in bus.kv.watch(wiring.MEMBER.key("rollout-n-0")):
             if update.key and update.message is None:
                 break
         status = await read_status(bus)
@@ -262,10 +264,10 @@ async def test_a_member_whose_record_expired_is_gone(tmp_path: Path) -> None:
 
 async def test_status_of_a_run_that_is_not_there_says_so(tmp_path: Path) -> None:
     async with running_bus(tmp_path) as (_, bus):
-        await bus.kv.delete("run")
+        await bus.kv.delete(wiring.RUN.key())
         with pytest.raises(ConfigError, match="no run 'demo' on this server"):
             await read_status(bus)
-        await bus.kv.put("run", RECORD)
+        await bus.kv.put(wiring.RUN.key(), RECORD)
         assert (await read_status(bus)).run == "demo"
 
 

@@ -13,7 +13,7 @@ from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.heartbeat import Heartbeat
 from astraflow.actors.policy import actor as policy
 from astraflow.actors.trainer.publishing import Job, VersionsUnderWay
-from astraflow.bus import Bus, BusOptions, BusRole, EmbeddedServer, NatsBus, topology_of
+from astraflow.bus import Bus, BusOptions, BusRole, EmbeddedServer, NatsBus, topology_of, wiring
 from astraflow.errors import BusError, FencedError, WeightsError
 from astraflow.messages import Event, MemberState, Metrics, PartRef, RunRecord, VersionKind
 from astraflow.messages.metric_names import POLICY_WANTS_FULL, WEIGHTS, WEIGHTS_LAG_S, WEIGHTS_PAUSE_S
@@ -221,7 +221,7 @@ async def test_a_manifest_of_another_policy_is_refused(nats_server: EmbeddedServ
         foreign = msgspec.structs.replace(entry.message, policy="judge")
         ack = await ctx.bus.publish(ctx.bus.topology.manifest("solver"), foreign, msg_id="foreign")
         damaged = msgspec.structs.replace(head, full_manifest_sequence=ack.sequence)
-        await ctx.bus.kv.put("head.solver", damaged)
+        await ctx.bus.kv.put(wiring.HEAD.key("solver"), damaged)
         with pytest.raises(WeightsError, match="'judge', expected 'solver'"):
             await WeightFollower(ctx.bus, "solver").advance(damaged)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.heartbeat import Heartbeat
 from astraflow.actors.base.run_record import other_region, read_record
-from astraflow.bus import BusOptions, NatsBus, Topology, topology_of
+from astraflow.bus import BusOptions, NatsBus, Topology, topology_of, wiring
 from astraflow.config import from_json
 from astraflow.errors import ConfigError
 from astraflow.messages import Drain, MemberState, RunRecord
@@ -79,7 +79,7 @@ async def _read_record(options: BusOptions, who: Identity) -> RunRecord:
 
 async def _watch_run(ctx: ActorContext) -> None:
     """End the actor when the run's record says that the run is to end."""
-    async with contextlib.aclosing(ctx.bus.kv.watch("run")) as updates:
+    async with contextlib.aclosing(ctx.bus.kv.watch(wiring.RUN.key())) as updates:
         async for update in updates:
             if isinstance(update.message, RunRecord) and update.message.stop_requested:
                 ctx.stop(update.message.stop_requested)
@@ -89,7 +89,7 @@ async def _watch_run(ctx: ActorContext) -> None:
 async def follow_drains(ctx: ActorContext) -> None:
     """Without a node: end the actor when it is told to drain. What was ordered before it started isn't for it."""
     before, told = {}, False
-    async with contextlib.aclosing(ctx.bus.kv.watch("drain.")) as updates:
+    async with contextlib.aclosing(ctx.bus.kv.watch(wiring.DRAIN.prefix)) as updates:
         async for update in updates:
             told = told or not update.key
             if not isinstance(update.message, Drain) or update.message.target not in (ctx.name, ctx.node):

@@ -50,6 +50,7 @@ class ActorContext:
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     stop_reason: str = ""
     last_error: str = ""
+    problems: tuple[str, ...] = ()  # see Member
     about: str = ""  # see Member
     gauges: dict[str, float] = field(default_factory=dict)
     unserved: dict[str, str] = field(default_factory=dict)
@@ -111,6 +112,7 @@ class ActorContext:
             stuck_frame=stuck_frame,
             gauges=dict(self.gauges),
             last_error=self.last_error,
+            problems=self.problems,
             unserved=dict(self.unserved),
             roles=self.roles,
             blocked=blocked,

@@ -15,7 +15,7 @@ from types import FrameType, TracebackType
 
 from astraflow import clock
 from astraflow.actors.base.context import ActorContext
-from astraflow.bus import Bus, BusOptions, NatsBus
+from astraflow.bus import Bus, BusOptions, NatsBus, wiring
 from astraflow.concurrency import wait_at_most
 from astraflow.errors import BusError
 from astraflow.messages import MemberState
@@ -127,14 +127,16 @@ class Heartbeat:
                 frame = self._clock.stuck_frame() if lag_s > STUCK_AFTER_S else ""
                 member = ctx.member(loop_lag_s=lag_s, stuck_frame=frame)
                 try:
-                    await bus.kv.put(f"member.{ctx.name}", member, ttl_s=ttl_s, deadline_s=ttl_s)  # it is old then
+                    await bus.kv.put(
+                        wiring.MEMBER.key(ctx.name), member, ttl_s=ttl_s, deadline_s=ttl_s
+                    )  # it is old then
                     self._note("")
                     await self._tell_if_stuck(bus, lag_s, frame)
                 except BusError as exc:
                     self._note(str(exc))
                 await wait_at_most(self._stop, min(ttl_s / 3, MAX_PERIOD_S))
             ctx.set_state(MemberState.GONE)
-            await bus.kv.put(f"member.{ctx.name}", ctx.member(), ttl_s=ttl_s, deadline_s=GOODBYE_S)
+            await bus.kv.put(wiring.MEMBER.key(ctx.name), ctx.member(), ttl_s=ttl_s, deadline_s=GOODBYE_S)
 
     def _note(self, error: str) -> None:
         """Say it when the server stops storing our presence, and when it goes on; the log has every failure."""

@@ -22,7 +22,7 @@ import msgspec
 
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.process_identity import has_ended, own_process, until_ended
-from astraflow.bus import KvUpdate
+from astraflow.bus import KvUpdate, wiring
 from astraflow.clock import boottime
 from astraflow.concurrency import Background, first_of, wait_at_most
 from astraflow.errors import FencedError
@@ -33,7 +33,7 @@ RENEWALS = 3  # per lease length
 
 def lease_key(name: str) -> str:
     """KV key of a lease."""
-    return f"lease.{name}"
+    return wiring.LEASE.key(name)
 
 
 class HeldLease:

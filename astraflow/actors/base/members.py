@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from contextlib import aclosing
 
-from astraflow.bus import Bus
+from astraflow.bus import Bus, wiring
 from astraflow.messages import Member, MemberState
 
 
@@ -11,9 +11,9 @@ async def left(bus: Bus, concerned: Callable[[Member], bool]) -> None:
     """Return when no member that `concerned` picks is there any more; deadlines are the caller's."""
     present: set[str] = set()
     caught_up = False
-    async with aclosing(bus.kv.watch("member.")) as updates:
+    async with aclosing(bus.kv.watch(wiring.MEMBER.prefix)) as updates:
         async for update in updates:
-            member, actor = update.message, update.key.removeprefix("member.")
+            member, actor = update.message, update.key.removeprefix(wiring.MEMBER.prefix)
             if isinstance(member, Member) and member.state is not MemberState.GONE and concerned(member):
                 present.add(actor)
             else:

@@ -1,6 +1,6 @@
 """The run's record on the bus. It reads, and writes nothing."""
 
-from astraflow.bus import HUB_DOMAIN, Bus
+from astraflow.bus import HUB_DOMAIN, Bus, wiring
 from astraflow.errors import ApiError
 from astraflow.messages import RunRecord
 
@@ -10,7 +10,7 @@ NOT_FOUND = 404
 async def read_record(bus: Bus) -> RunRecord | None:
     """The run's record; None if the run was never started on this bus."""
     try:
-        entry = await bus.kv.get("run")
+        entry = await bus.kv.get(wiring.RUN.key())
     except ApiError as exc:
         if exc.code != NOT_FOUND:  # without streams there never was such a run
             raise

@@ -1,9 +1,9 @@
 """The dataflow actor: it issues tasks, judges groups and emits batches, and one process of it leads.
 
 actor           the dataflow actor
-failure_streak  stops a run in which nothing works
 issuing         publishes the tasks of a decision
 restore         brings a dataflow back to where the logs say it is
 store           the snapshot, and what it lets others forget
 users           what users want of a run: submissions and orders
+    standstill  a run that gets nowhere
 """

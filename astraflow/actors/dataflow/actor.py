@@ -17,17 +17,18 @@ from astraflow import clock
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.lease import HeldLease, lease
 from astraflow.actors.base.owned_key import OwnedKey
-from astraflow.actors.dataflow.failure_streak import FailureStreak
 from astraflow.actors.dataflow.issuing import Issuing
 from astraflow.actors.dataflow.restore import Restored, restore
+from astraflow.actors.dataflow.standstill import FailureStreak, ToldProblems
 from astraflow.actors.dataflow.store import StoredState, recorded_floor
 from astraflow.actors.dataflow.users import Users
-from astraflow.bus import LogEntry
+from astraflow.bus import LogEntry, wiring
 from astraflow.concurrency import Background
 from astraflow.dataflow.core import DataflowCore
 from astraflow.envs.registry import build_env
 from astraflow.errors import FencedError
 from astraflow.messages import (
+    TRAINABLE_REASONS,
     Decision,
     DecisionKind,
     Episode,
@@ -66,7 +67,7 @@ class Dataflow:
         self._samples = restored.samples
         self._episodes = restored.episodes
         self._users = Users(ctx.bus, self._core, submissions=restored.submissions, controls=restored.controls)
-        self._ledgers = {policy: OwnedKey(ctx.bus, f"ledger.{policy}") for policy in restored.samples}
+        self._ledgers = {policy: OwnedKey(ctx.bus, wiring.LEDGER.key(policy)) for policy in restored.samples}
         self._decided = 0
         self._durable_samples: dict[str, int] = {}
         self._inbox: asyncio.Queue[Input] = asyncio.Queue(INBOX_SIZE)
@@ -76,6 +77,7 @@ class Dataflow:
         self._issuing = Issuing(ctx.bus, self._core, self._envs, deadline_s=deadline_s)
         self._failures = FailureStreak(ctx.config.dataflow.max_failed_groups)
         self._clock_offset_s = clock.wall() - clock.monotonic()
+        self._told = ToldProblems()
 
     def _now(self) -> float:
         """Unix seconds that never go back, so that a set clock expires nothing."""
@@ -93,7 +95,7 @@ class Dataflow:
 
     async def watch_progress(self) -> None:
         """Hand every trainer's progress to the driver."""
-        async for update in self._bus.kv.watch("progress."):
+        async for update in self._bus.kv.watch(wiring.PROGRESS.prefix):
             if isinstance(update.message, Progress) and update.message.policy in self._samples:
                 await self._inbox.put(update.message)
 
@@ -139,10 +141,16 @@ class Dataflow:
         elif isinstance(item.message, Episode):
             taken = self._core.on_episode(item.message, item.sequence)
             self._episodes = item.cursor
-            reason, error = item.message.reason, item.message.error or "no detail"
-            self._failures.see_group(taken.fates, f"episode of env {item.message.env}: {reason}: {error}")
+            self._failures.see_group(taken.fates, self._last_episode(item.message))
         else:
             self._users.take_entry(item)
+
+    def _last_episode(self, episode: Episode) -> str:
+        """What is to be said of a group that this episode closed: why it isn't trained, and what went wrong in it."""
+        why = "; ".join(self._core.notes()[-1:])
+        failed = episode.reason not in TRAINABLE_REASONS or episode.error
+        error = f"{episode.reason}: {episode.error or 'no detail'}" if failed else "it ended as it should"
+        return f"episode of env {episode.env}: {error} ({why})" if why else f"episode of env {episode.env}: {error}"
 
     def _take_depths(self, depths: Depths) -> None:
         now = self._now()
@@ -164,8 +172,17 @@ class Dataflow:
                     publishing.create_task(self._bus.metrics(self._batch_metrics(batch)))
             await self._give_up_unmade()
             self._users.answer(publishing)
+            self._tell_problems(publishing)
             for result in self._core.eval_results():
                 publishing.create_task(self._bus.metrics(Metrics(kind=EVAL, at=clock.wall(), **result)))
+
+    def _tell_problems(self, publishing: asyncio.TaskGroup) -> None:
+        """Of what keeps the run from getting anywhere: the member record has all of it, events what is new."""
+        problems = self._core.problems(self._now())
+        self._ctx.problems = tuple(problem.text for problem in problems)
+        for problem in self._told.due(problems):
+            fields = {"about": problem.subject, "times": problem.times}
+            publishing.create_task(self._bus.event("warning", problem.kind, problem.text, **fields))
 
     async def _decide(self, decision: Decision) -> None:
         """Append, then apply. Raises FencedError if another dataflow decided meanwhile."""
@@ -240,14 +257,14 @@ class Dataflow:
     async def _end_run(self) -> None:
         """Say on the bus that the run is finished; every actor ends by itself. A stop that came first stays."""
         while True:
-            entry = await self._bus.kv.get("run")
+            entry = await self._bus.kv.get(wiring.RUN.key())
             assert entry is not None
             assert isinstance(entry.message, RunRecord)
             if entry.message.stop_requested:
                 return
             ended = msgspec.structs.replace(entry.message, stop_requested="finished")
             try:
-                await self._bus.kv.put("run", ended, expected_revision=entry.revision, deadline_s=None)
+                await self._bus.kv.put(wiring.RUN.key(), ended, expected_revision=entry.revision, deadline_s=None)
             except FencedError:  # somebody stopped it, or `up` has just entered it again: look
                 continue
             return

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from astraflow.bus import Bus
+from astraflow.bus import Bus, wiring
 from astraflow.dataflow.core import DataflowCore
 from astraflow.envs.base import Environment
 from astraflow.errors import EnvError, MessageError
@@ -44,7 +44,7 @@ class Issuing:
     async def tell_closed(self, decision: Decision) -> None:
         """Rollouts stop playing the group's tasks. The key expires when such a task would be overdue."""
         await self._bus.kv.put(
-            f"closed.{decision.source}.{decision.epoch}.{decision.index}",
+            wiring.CLOSED.key(decision.source, decision.epoch, decision.index),
             GroupClosed(group_id=decision.group_id, reason=decision.reason),
             ttl_s=max(1, math.ceil(self._deadline_s)),
             deadline_s=None,

@@ -74,7 +74,7 @@ async def _submitted(bus: Bus, core: DataflowCore, cursor: Cursor | None) -> Cur
     """Take in what users submitted behind the snapshot, before the decisions that issued it; returns the new cursor."""
     async for entry in bus.logs.read(bus.topology.submissions, cursor=cursor, follow=False):
         if isinstance(entry.message, Submission):
-            core.users.on_submission(entry.message, entry.sequence)
+            core.users.on_submission(entry.message, entry.sequence, entry.cursor.message_id)
         cursor = entry.cursor
     return cursor
 

@@ -11,13 +11,13 @@ import msgspec
 
 from astraflow import clock
 from astraflow.actors.base.owned_key import seal
-from astraflow.bus import Bus, Cursor
+from astraflow.bus import Bus, Cursor, wiring
 from astraflow.errors import BusError
 from astraflow.messages import Member, MemberState, PartRef, SnapshotPointer
 from astraflow.messages.metric_names import RECORDER_EPISODES
 from astraflow.messages.roles import Role
 
-POINTER_KEY = "snapshot.dataflow"
+POINTER_KEY = wiring.SNAPSHOT.key("dataflow")
 
 
 class StoredState(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,7 +107,7 @@ async def recorded_floor(bus: Bus) -> int | None:
     A killed recorder still counts until its member record expires, so that it misses nothing if it is back by then.
     None: there is no recorder. 0: one is there that has not said where it stands.
     """
-    members = (entry.message for entry in (await bus.kv.entries("member.")).values())
+    members = (entry.message for entry in (await bus.kv.entries(wiring.MEMBER.prefix)).values())
     recorders = [
         m for m in members if isinstance(m, Member) and m.role == Role.RECORDER and m.state != MemberState.GONE
     ]

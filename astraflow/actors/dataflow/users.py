@@ -38,7 +38,7 @@ class Users:
         """Hand it to the core; what comes of it is said by `answer`."""
         if isinstance(entry.message, Submission):
             self.submissions = entry.cursor
-            verdict = self._core.users.on_submission(entry.message, entry.sequence)
+            verdict = self._core.users.on_submission(entry.message, entry.sequence, entry.cursor.message_id)
             if not verdict.ok:
                 self._answers.append((f"submission refused: {verdict.text}", {"refusal": verdict.text}))
         elif isinstance(entry.message, Control):

@@ -152,7 +152,7 @@ class Replica:
             self._hold(-1)
 
     def _verdict_on(self, request: GenRequest) -> Verdict:
-        return verdict_on_request(request, policy=self._ctx.policy, replies=f"{self._ctx.bus.topology.root}.reply.")
+        return verdict_on_request(request, policy=self._ctx.policy, replies=self._ctx.bus.topology.replies)
 
     async def _work(self, delivery: Delivery, request: GenRequest, stream: ReplyStream, engine_id: str) -> None:
         try:

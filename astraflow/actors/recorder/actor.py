@@ -22,7 +22,7 @@ from astraflow.actors.base.members import left
 from astraflow.actors.recorder.curves import draw_curves
 from astraflow.actors.recorder.jsonl import JsonLines, replace_durably
 from astraflow.actors.recorder.summary import BusFacts, Summary, build_summary, encode_summary
-from astraflow.bus import Bus, Cursor
+from astraflow.bus import Bus, Cursor, wiring
 from astraflow.concurrency import innermost
 from astraflow.errors import DiskFullError
 from astraflow.messages import Episode, Event, Head, Ledger, MemberState, Metrics, Progress
@@ -243,9 +243,9 @@ async def _others_gone(ctx: ActorContext) -> None:
 
 async def read_facts(bus: Bus) -> BusFacts:
     """Progress, heads and ledgers, as they are now."""
-    progress = await _values(bus, "progress.", Progress)
-    heads = await _values(bus, "head.", Head)
-    ledgers = await _values(bus, "ledger.", Ledger)
+    progress = await _values(bus, wiring.PROGRESS.prefix, Progress)
+    heads = await _values(bus, wiring.HEAD.prefix, Head)
+    ledgers = await _values(bus, wiring.LEDGER.prefix, Ledger)
     return BusFacts(progress=progress, heads=heads, ledgers=ledgers)
 
 

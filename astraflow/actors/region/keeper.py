@@ -18,7 +18,7 @@ from astraflow.actors.region.members import RegionMembers
 from astraflow.actors.region.mirrors import trim_weights
 from astraflow.actors.region.presence import Presence
 from astraflow.actors.region.uplink import Uplink
-from astraflow.bus import HUB_DOMAIN, Bus, BusOptions, Delivery, Kind, NatsBus, Topology, topology_of
+from astraflow.bus import HUB_DOMAIN, Bus, BusOptions, Delivery, Kind, NatsBus, Topology, topology_of, wiring
 from astraflow.bus.runs import find_homes, forget_region
 from astraflow.concurrency import innermost
 from astraflow.config import RunConfig, from_json
@@ -78,7 +78,10 @@ async def _keep_run(
 
 async def _record(hub: BusOptions, bare: Topology) -> RunRecord:
     """The run's record, when the hub has it."""
-    async with NatsBus.connect(hub, bare, producer="region-record") as bus, aclosing(bus.kv.watch("run")) as updates:
+    async with (
+        NatsBus.connect(hub, bare, producer="region-record") as bus,
+        aclosing(bus.kv.watch(wiring.RUN.key())) as updates,
+    ):
         async for update in updates:
             if isinstance(update.message, RunRecord):
                 return update.message
@@ -89,7 +92,7 @@ async def _forget_another(leaf: BusOptions, here: Topology, record: RunRecord) -
     """A run of this name that was here before, and was started afresh meanwhile, leaves nothing behind."""
     async with NatsBus.connect(leaf, here, producer="region-before") as bus:
         try:
-            entry = await bus.kv.get("run")
+            entry = await bus.kv.get(wiring.RUN.key())
         except ApiError:  # there is no such stream
             return
     if entry is not None and isinstance(entry.message, RunRecord) and entry.message.incarnation != record.incarnation:
@@ -120,7 +123,7 @@ async def _serve(here: Bus, hub: Bus, config: RunConfig, record: RunRecord, repo
 
 
 async def _changed(hub: Bus, record: RunRecord) -> None:
-    async with aclosing(hub.kv.watch("run")) as updates:
+    async with aclosing(hub.kv.watch(wiring.RUN.key())) as updates:
         async for update in updates:
             now = update.message
             if isinstance(now, RunRecord) and (now.incarnation, now.config_json) != (

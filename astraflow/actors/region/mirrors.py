@@ -4,7 +4,7 @@ import asyncio
 import logging
 from contextlib import aclosing
 
-from astraflow.bus import Bus
+from astraflow.bus import Bus, wiring
 from astraflow.errors import BusError
 from astraflow.messages import Head
 
@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 async def trim_weights(here: Bus, hub: Bus, policy: str) -> None:
     """After every move of the head, drop what the hub has dropped. For ever."""
-    async with aclosing(here.kv.watch(f"head.{policy}")) as updates:
+    async with aclosing(here.kv.watch(wiring.HEAD.key(policy))) as updates:
         async for update in updates:
             if isinstance(update.message, Head):
                 try:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from astraflow import clock
 from astraflow.actors.region.members import RegionMembers
-from astraflow.bus import Bus
+from astraflow.bus import Bus, wiring
 from astraflow.errors import BusError
 from astraflow.messages import Member, MemberState, Region
 from astraflow.messages.roles import Role
@@ -47,8 +47,8 @@ class Presence:
             async with asyncio.TaskGroup() as group:
                 while True:
                     for member in [*self._members.take(), self._keeper(MemberState.READY)]:
-                        self._put(group, f"member.{member.actor}", member, ttl_s=self._ttl_s)
-                    self._put(group, f"region.{self._region}", self._seen(left=False), ttl_s=None)
+                        self._put(group, wiring.MEMBER.key(member.actor), member, ttl_s=self._ttl_s)
+                    self._put(group, wiring.REGION.key(self._region), self._seen(left=False), ttl_s=None)
                     self._notice()
                     await asyncio.sleep(BEAT_S)
         finally:
@@ -98,5 +98,5 @@ class Presence:
     async def _goodbye(self) -> None:
         with contextlib.suppress(BusError):
             gone = self._keeper(MemberState.GONE)
-            await self._hub.kv.put(f"member.{gone.actor}", gone, ttl_s=self._ttl_s, deadline_s=GOODBYE_S)
-            await self._hub.kv.put(f"region.{self._region}", self._seen(left=True), deadline_s=GOODBYE_S)
+            await self._hub.kv.put(wiring.MEMBER.key(gone.actor), gone, ttl_s=self._ttl_s, deadline_s=GOODBYE_S)
+            await self._hub.kv.put(wiring.REGION.key(self._region), self._seen(left=True), deadline_s=GOODBYE_S)

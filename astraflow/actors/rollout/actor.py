@@ -27,9 +27,10 @@ from astraflow.actors.rollout.tokenizers import fetch_tokenizers
 from astraflow.bus import Delivery, WorkQueue
 from astraflow.bus.counters import bus_gauges
 from astraflow.concurrency import until_stopped
+from astraflow.config import EXTERNAL
 from astraflow.envs.agents import Agent, AgentEnv, check_agent
 from astraflow.envs.base import Environment
-from astraflow.envs.registry import EXTERNAL, build_env, find_agent
+from astraflow.envs.registry import build_env, find_agent
 from astraflow.errors import ConfigError, MessageError, NotNeededError
 from astraflow.messages import Episode, MemberState, Metrics, Reason, Task
 from astraflow.messages.metric_names import (

@@ -8,11 +8,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from astraflow.bus import Bus
+from astraflow.bus import Bus, wiring
 from astraflow.errors import NotNeededError
 from astraflow.messages import GroupClosed
-
-PREFIX = "closed."
 
 
 class NeededTasks:
@@ -25,7 +23,7 @@ class NeededTasks:
 
     async def watch(self, bus: Bus) -> None:
         """Follow dataflow for ever."""
-        async for update in bus.kv.watch(PREFIX):
+        async for update in bus.kv.watch(wiring.CLOSED.prefix):
             if isinstance(update.message, GroupClosed):
                 self._keys[update.key] = update.message.group_id
                 self.close(update.message.group_id)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from astraflow import clock
 from astraflow.actors.base.context import ActorContext
+from astraflow.bus import wiring
 from astraflow.errors import BusError, FencedError
 from astraflow.messages import Member
 from astraflow.messages.metric_names import POLICY_WANTS_FULL
@@ -105,7 +106,7 @@ class VersionsUnderWay:
 
     async def answer_requests(self) -> None:
         """Publish the newest full anew when a replica says that it can't use it: once, and not too often."""
-        async with aclosing(self._ctx.bus.kv.watch("member.")) as updates:
+        async with aclosing(self._ctx.bus.kv.watch(wiring.MEMBER.prefix)) as updates:
             async for update in updates:
                 if isinstance(update.message, Member) and self._asks(update.message):
                     await self._full_again(update.message)

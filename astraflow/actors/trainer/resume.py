@@ -19,7 +19,7 @@ from astraflow.actors.base.owned_key import OwnedKey
 from astraflow.actors.trainer.checkpoints import Checkpoints, CheckpointState
 from astraflow.actors.trainer.learner_thread import LearnerThread
 from astraflow.actors.trainer.trained_log import TrainedLog, bytes_up_to
-from astraflow.bus import Cursor
+from astraflow.bus import Cursor, wiring
 from astraflow.config import TrainerSection
 from astraflow.errors import DamagedCheckpointError, WeightsError
 from astraflow.learners.base import Learner
@@ -50,7 +50,7 @@ class Resumed:
 
 def progress_key(policy: str) -> str:
     """KV key of a trainer's progress."""
-    return f"progress.{policy}"
+    return wiring.PROGRESS.key(policy)
 
 
 def policy_folder(run_folder: Path, policy: str) -> Path:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from astraflow import clock
-from astraflow.bus import Bus
+from astraflow.bus import Bus, wiring
 from astraflow.errors import ConfigError, MessageError, WeightsError
 from astraflow.messages import Head, Manifest, VersionKind
 from astraflow.models.folder import write_model
@@ -60,7 +60,7 @@ class Retained:
 
 async def head_of(bus: Bus, policy: str) -> Head | None:
     """The policy's head; None if nothing was published yet."""
-    entry = await bus.kv.get(f"head.{policy}")
+    entry = await bus.kv.get(wiring.HEAD.key(policy))
     return entry.message if entry is not None and isinstance(entry.message, Head) else None
 
 

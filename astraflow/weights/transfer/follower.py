@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import msgspec
 
 from astraflow import clock
-from astraflow.bus import Bus
+from astraflow.bus import Bus, wiring
 from astraflow.errors import MessageError, WeightsError
 from astraflow.messages import FileEntry, Head, Manifest, VersionKind
 from astraflow.weights.codec.changes import Behind
@@ -31,7 +31,7 @@ async def follow_heads(bus: Bus, policy: str) -> AsyncGenerator[Head, None]:
 
     Leave it only inside `aclosing`.
     """
-    async with aclosing(bus.kv.watch(f"head.{policy}")) as updates:
+    async with aclosing(bus.kv.watch(wiring.HEAD.key(policy))) as updates:
         async for update in updates:
             if isinstance(update.message, Head):
                 heard_at, head = clock.monotonic(), update.message
@@ -85,7 +85,7 @@ class WeightFollower:
             try:
                 return await self._advance(head, afresh=afresh)
             except WeightsError:
-                newer = await self._bus.kv.get(f"head.{self._policy}")
+                newer = await self._bus.kv.get(wiring.HEAD.key(self._policy))
                 if exactly or newer is None or not isinstance(newer.message, Head) or not _later(newer.message, head):
                     raise
                 head = newer.message

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from astraflow import clock
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.owned_key import check_epoch, seal
+from astraflow.bus import wiring
 from astraflow.errors import FencedError
 from astraflow.messages import FileEntry, Head, Manifest, Metrics, TensorEntry, VersionKind, VersionStep
 from astraflow.messages.metric_names import (
@@ -120,7 +121,7 @@ class WeightPublisher:
 
         Raises: FencedError if a later trainer has it.
         """
-        head, self._head_revision = await seal(self._bus, f"head.{self._policy}", Head, epoch=self.epoch)
+        head, self._head_revision = await seal(self._bus, wiring.HEAD.key(self._policy), Head, epoch=self.epoch)
         if head is None:
             return None
         self._recent = list(head.recent)
@@ -321,7 +322,7 @@ class WeightPublisher:
         self._recent = recent
 
     async def _put_head(self, head: Head) -> None:
-        key = f"head.{self._policy}"
+        key = wiring.HEAD.key(self._policy)
         while True:
             try:
                 self._head_revision = await self._bus.kv.put(

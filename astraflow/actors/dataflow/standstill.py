@@ -1,12 +1,14 @@
-"""Stop a run in which nothing works: groups that end one after the other without a valid reward. Pure.
+"""A run that gets nowhere: what is wrong is told when it shows and whenever it has doubled, and the run is ended if
+nothing works. Pure: it publishes nothing.
 
 A replica that is missing does not count: its requests wait. What counts are environments, graders and engines that
 answer with failures, which would otherwise spin for ever.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from astraflow.dataflow.ledger import Fate
+from astraflow.dataflow.problems import Problem
 from astraflow.errors import TrainingError
 
 
@@ -33,3 +35,20 @@ class FailureStreak:
                 f"{self._groups} groups in a row ended without enough valid rewards; the last {last}. Mend it and "
                 "start again, or raise dataflow.max_failed_groups"
             )
+
+
+class ToldProblems:
+    """Which problems people have been told of."""
+
+    def __init__(self) -> None:
+        self._times: dict[tuple[str, str], int] = {}  # by kind and subject, as of the last telling
+
+    def due(self, problems: Sequence[Problem]) -> list[Problem]:
+        """Those to tell now. One that has gone is told again when it comes back."""
+        due = [
+            problem for problem in problems if problem.times >= 2 * self._times.get((problem.kind, problem.subject), 0)
+        ]
+        told = {(problem.kind, problem.subject): problem.times for problem in due}
+        known = {(problem.kind, problem.subject) for problem in problems}
+        self._times = {key: times for key, times in (self._times | told).items() if key in known}
+        return due
