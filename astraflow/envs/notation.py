@@ -125,7 +125,7 @@ def balanced(text: str) -> bool:
 def choice(text: str) -> str:
     """The letter, if the text is nothing but one of a multiple choice, A to J: C, (C), C., (c), \\text{C}; else ""."""
     match = _LETTER.fullmatch(unwrapped(plain(text)))
-    return (match[1] or match[2] or match[3]).upper() if match else ""
+    return next(letter for letter in match.groups() if letter).upper() if match else ""
 
 
 def labelled(text: str) -> tuple[str, str]:
