@@ -8,13 +8,15 @@ import re
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 
-from astraflow.envs.notation import plain
+from astraflow.envs.notation import LETTERS, plain
 
 MAX_TEXT_CHARS = 4096  # of a reply, from its end
 _MAX_NUMBER_CHARS = 64
-# ASCII digits only. A sign counts unless it follows something that it would subtract from ("4-1" ends in 1).
+# ASCII digits only. A sign counts unless it follows something that it would subtract from ("4-1" ends in 1). Letters of
+# scripts that put spaces between words make a name of a number behind them; those of others don't.
 _NUMBER = re.compile(
-    r"(?:(?<![\w)\].])[-+])?(?<![\w.])(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?"
+    rf"(?:(?<![{LETTERS})\].])[-+])?(?<![{LETTERS}.])"
+    r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?"
 )
 _TAG = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL)
 

@@ -11,12 +11,13 @@ from decimal import Decimal, InvalidOperation
 _PLAIN = (
     {0xFF01 + i: 0x21 + i for i in range(94)} | dict.fromkeys((0x3000, 0xA0, 0x202F, 0x2009), 0x20) | {0x2212: 0x2D}
 )
+LETTERS = r"\dA-Za-z_À-ӿ"  # and digits, of scripts with spaces between words: they make a name with what follows
 _THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|\\[,!;:]|\\ )(?=\d{3}(?!\d))")
-_SCIENTIFIC = re.compile(r"(?<![\w.\\])(\d{1,20}(?:\.\d{1,20})?)[eE]([-+]?\d{1,2})(?![\w.]\w)(?!\w)")
-_TIMES_TEN = re.compile(r"(?<![\w.\\])(\d{1,20}(?:\.\d{1,20})?)\s?[×x]\s?10\^\{?(-?\d{1,2})\}?(?!\d)")
-_MIXED = re.compile(r"(?<![\w./^_\\])(\d{1,9})[ ]+(\d{1,9})[ ]?/[ ]?(\d{1,9})(?![\w/^]|\.\d)")
+_SCIENTIFIC = re.compile(r"(?<![" + LETTERS + r".\\])(\d{1,20}(?:\.\d{1,20})?)[eE]([-+]?\d{1,2})(?![\w.]\w)(?!\w)")
+_TIMES_TEN = re.compile(r"(?<![" + LETTERS + r".\\])(\d{1,20}(?:\.\d{1,20})?)\s?[×x]\s?10\^\{?(-?\d{1,2})\}?(?!\d)")
+_MIXED = re.compile(r"(?<![" + LETTERS + r"./^_\\])(\d{1,9})[ ]+(\d{1,9})[ ]?/[ ]?(\d{1,9})(?![\w/^]|\.\d)")
 _MIXED_FRAC = re.compile(
-    r"(?<![\w./^_\\])(\d{1,9})(?:[ ]|\\[ ,;!])*\\[dt]?frac[ ]?(?:\{(\d{1,9})\}\{(\d{1,9})\}|(\d)(\d))"
+    r"(?<![" + LETTERS + r"./^_\\])(\d{1,9})(?:[ ]|\\[ ,;!])*\\[dt]?frac[ ]?(?:\{(\d{1,9})\}\{(\d{1,9})\}|(\d)(\d))"
 )
 _LARGEST_EXPONENT = 30  # written out in digits
 _TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|textsf|texttt|mathrm|mathbf|mathsf|mbox|emph)\s*\{([^{}]*)\}")

@@ -116,11 +116,19 @@ def _text(data: bytes) -> str:
     if data.startswith(b"\x1f\x8b"):
         data = gzip.decompress(data)
     elif data.startswith(b"\x28\xb5\x2f\xfd"):
-        with zstandard.ZstdDecompressor().stream_reader(io.BytesIO(data), read_across_frames=True) as stream:
-            data = stream.read()
+        data = b"".join(_zstandard_frames(data))
     if data.startswith((b"\xff\xfe", b"\xfe\xff")) and not data.startswith(b"\xff\xfe\x00"):
         return data.decode("utf-16")
     return data.decode("utf-8-sig")
+
+
+def _zstandard_frames(data: bytes) -> Iterator[bytes]:
+    while data:
+        frame = zstandard.ZstdDecompressor().decompressobj()
+        yield frame.decompress(data)
+        if not frame.eof:  # which isn't an error to the library
+            raise EOFError("it ends in the middle")
+        data = frame.unused_data
 
 
 def _json_rows(path: Path, text: str, has_keys: HasKeys) -> Iterator[Row]:
@@ -137,7 +145,7 @@ def _json_rows(path: Path, text: str, has_keys: HasKeys) -> Iterator[Row]:
     if format_of(path.name) == ".json" and second is not None and not _is_json(first[1]):
         first, second = (first[0], text), None  # one object over many lines
     where, row = f"{path}:{first[0]}", _object(first[1], f"{path}:{first[0]}", path)
-    if second is None and not has_keys(row):
+    if second is None and (not has_keys(row) or _is_columns(row)):
         yield from _inside(path, row, where)
         return
     yield where, row
@@ -180,11 +188,18 @@ def _inside(path: Path, document: Mapping[str, Any], where: str) -> Iterator[Row
         yield from ((f"{path} {tables[0]}[{number}]", row) for number, row in enumerate(lists[tables[0]]))
     elif tables:
         raise ConfigError(f"{path} holds several lists ({', '.join(tables)}); save the one that is meant by itself")
-    elif lists and lists == document and len({len(column) for column in lists.values()}) == 1:
+    elif _is_columns(document):
         for number, values in enumerate(zip(*lists.values(), strict=True), start=1):
             yield f"{path} row {number}", dict(zip(lists, values, strict=True))
     else:
         yield where, document
+
+
+def _is_columns(document: Mapping[str, Any]) -> bool:
+    """Whether it is a table by columns: lists of equal length, of texts or numbers."""
+    lists = [value for value in document.values() if isinstance(value, list)]
+    plain = not any(isinstance(cell, dict | list) for column in lists for cell in column)
+    return len(lists) == len(document) and len({len(column) for column in lists}) == 1 and plain
 
 
 def _is_json(line: str) -> bool:

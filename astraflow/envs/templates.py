@@ -1,8 +1,9 @@
 """Templates of prompts: `{question}` is filled in, other braces stay as they are.
 
 What is a placeholder: a name in braces, `{question}`. What is not: `{}`, `{1}`, `{a+b}`, and a name that belongs to
-LaTeX, as in `\\boxed{answer}`, `\\frac{a}{b}` and `x_{n}`. Any other unknown name is a mistake; `{{name}}` gives a
-literal `{name}`. Values are filled in once: braces in a question are never read. Pure.
+LaTeX, as in `\\boxed{answer}`, `\\frac{a}{b}` and `x_{n}`; braces of LaTeX's stay around a value, `\\boxed{question}`.
+Any other unknown name is a mistake; `{{name}}` gives a literal `{name}`. Values are filled in once: braces in a
+question are never read. Pure.
 """
 
 import re
@@ -37,12 +38,18 @@ class Template:
             done = match.end()
             if name is None:
                 literal += f"{{{match[1]}}}"
-            elif name in known:
-                self._parts.append((literal, name))
-                literal = ""
-            elif match.start() == literal_ends or _LATEX.search(text, max(0, match.start() - _SEEN), match.start()):
+                continue
+            # \frac{a}{b}: what follows LaTeX's braces directly is its too
+            of_latex = match.start() == literal_ends or _LATEX.search(
+                text[max(0, match.start() - _SEEN) : match.start()]
+            )
+            if of_latex:
+                literal_ends = match.end()
+            if name in known:
+                self._parts.append((literal + "{" if of_latex else literal, name))
+                literal = "}" if of_latex else ""
+            elif of_latex:
                 literal += match[0]
-                literal_ends = match.end()  # \frac{a}{b}: what follows it directly is its too
             else:
                 raise ConfigError(
                     f"{key} has an unknown placeholder {match[0]}{nearest(name, known)}; literal braces are doubled: "

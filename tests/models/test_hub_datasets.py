@@ -141,6 +141,7 @@ def test_without_a_network_it_says_what_to_download_where_and_which_key_names_th
     assert ("--revision v1" in line) is ("@v1" in name)
 
 
+@pytest.mark.slow  # huggingface_hub tries five times
 def test_a_hub_that_cannot_be_reached_is_said_with_the_way_around_it(tmp_path):
     line = fetched(tmp_path, "hf://datasets/org/questions/main/train", HF_ENDPOINT=NOBODY)
     assert "main/train of dataset org/questions" in line
