@@ -9,9 +9,14 @@ from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
 
 _PLAIN = (
-    {0xFF01 + i: 0x21 + i for i in range(94)} | dict.fromkeys((0x3000, 0xA0, 0x202F, 0x2009), 0x20) | {0x2212: 0x2D}
+    {0xFF01 + i: 0x21 + i for i in range(94)}
+    | dict.fromkeys((0x3000, 0xA0, 0x202F, 0x2009), 0x20)
+    | {0x2212: 0x2D, 0x3002: 0x2E}
 )
 LETTERS = r"\dA-Za-z_À-ӿ"  # and digits, of scripts with spaces between words: they make a name with what follows
+_UNSPACED = re.compile(
+    r"(?<=[぀-鿿가-힣])(?=[-+\d\\$])|(?<=\d)(?=[぀-鿿가-힣])"
+)  # where a script without spaces meets a number
 _THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|\\[,!;:]|\\ )(?=\d{3}(?!\d))")
 _SCIENTIFIC = re.compile(r"(?<![" + LETTERS + r".\\])(\d{1,20}(?:\.\d{1,20})?)[eE]([-+]?\d{1,2})(?![\w.]\w)(?!\w)")
 _TIMES_TEN = re.compile(r"(?<![" + LETTERS + r".\\])(\d{1,20}(?:\.\d{1,20})?)\s?[×x]\s?10\^\{?(-?\d{1,2})\}?(?!\d)")
@@ -48,8 +53,8 @@ def plain(text: str) -> str:
 
 
 def expression(text: str) -> str:
-    """1e3 as 1000, 1 1/2 as 3/2, 1{,}000 as 1000, wherever they stand."""
-    text = _THOUSANDS.sub("", plain(text))
+    """1e3 as 1000, 1 1/2 as 3/2, 1{,}000 as 1000, wherever they stand, also between letters of Chinese."""
+    text = _THOUSANDS.sub("", _UNSPACED.sub(" ", plain(text)))
     text = _SCIENTIFIC.sub(_digits, text)
     text = _TIMES_TEN.sub(_digits, text)
     text = _MIXED.sub(lambda m: _improper(m[1], m[2], m[3], "{}/{}") or m[0], text)

@@ -103,6 +103,8 @@ def pool():
         ("北京", "\\boxed{北京}", True),
         ("1000", "答案是1e3", True),
         ("1.5", "答案是1 1/2。", True),
+        ("-5", "答えは-5です", True),
+        ("5", "一共5个苹果", True),
         ("X", "\\boxed{X}", True),
     ],
     ids=lambda value: "text" if isinstance(value, str) else None,  # what a name of a test can't hold
