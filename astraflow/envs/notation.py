@@ -27,15 +27,18 @@ _MIXED_FRAC = re.compile(
 _LARGEST_EXPONENT = 30  # written out in digits
 _TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|textsf|texttt|mathrm|mathbf|mathsf|mbox|emph)\s*\{([^{}]*)\}")
 _MATH_MARKS = re.compile(r"\$|\\[()\[\]]|\\displaystyle|\*\*|`|\\left\b|\\right\b|\\[ ,;!]|~")
-_BOX = re.compile(r"\\(?:boxed|fbox)\s*(?=\{|[^\s{])")
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*(?=\{|-?\d|\\[A-Za-z])")
 _BRACE = re.compile(r"(?<!\\)(?:\\\\)*[{}]")
 _LETTER = re.compile(r"([A-J])[.:)]?|\(([A-Ja-j])\)[.:]?|\[([A-J])\]")
 _LABELLED = re.compile(r"(?:\(([A-J])\)\s*|([A-J])[.):]\s+)(\S.*)", re.DOTALL)
-_SAID = re.compile(
-    r"(?:answer|choice|option)\b(?:\s+(?:is|would be|should be|must be))?\s*[:=]?\s*(?:option\s+|choice\s+)?"
-    r"[\s*_$\\(\[{]{0,6}(?:text\w*|mathrm|mathbf)?[\s({]{0,4}([A-J])(?![\w'’+^=*/-])",
-    re.IGNORECASE,
-)
+_SAID = [  # the former counts before the latter: "the answer is C; option A is wrong"
+    re.compile(
+        rf"(?:{word})\b(?:\s+(?:is|would be|should be|must be))?\s*[:=]?\s*(?:option\s+|choice\s+)?"
+        r"[\s*_$\\(\[{]{0,6}(?:text\w*|mathrm|mathbf)?[\s({]{0,4}([A-J])(?![\w'’+^=/-])",
+        re.IGNORECASE,
+    )
+    for word in ("answer", "choice|option")
+]
 _IN_BRACKETS = re.compile(r"\(([A-J])\)")
 _AT_THE_END = re.compile(r"(?:^|[\s*_(\[:])([A-J])[\s.*_)\]!]*$")
 _LINE_BEGINS = re.compile(r"[\s*_>#-]*\(?([A-J])[).:][\s*]")
@@ -98,7 +101,7 @@ def last_box(text: str) -> str | None:
         return None
     inside = boxes[-1]
     if text[inside] != "{":  # \boxed5, and \boxed\frac12
-        return re.split(r"[\s$.,;]", text[inside:], maxsplit=1)[0]
+        return re.split(r"[\s$;]", text[inside:], maxsplit=1)[0].rstrip(".,")
     end = closing(text, inside)
     return text[inside + 1 : end].strip() if end >= 0 else ""
 
@@ -131,11 +134,11 @@ def balanced(text: str) -> bool:
 def choice(text: str) -> str:
     """The letter, if the text is nothing but one of a multiple choice, A to J: C, (C), C., (c), \\text{C}; else ""."""
     match = _LETTER.fullmatch(unwrapped(plain(text)))
-    return next(letter for letter in match.groups() if letter).upper() if match else ""
+    return (match[match.lastindex or 0]).upper() if match else ""
 
 
 def labelled(text: str) -> tuple[str, str]:
-    """("C", "42") of \\textbf{(C) }42 and of C. 42; ("", "") of others."""
+    """("C", "42") of \\textbf{(C) }42, C) 42 and C. 42; ("", "") of others."""
     match = _LABELLED.fullmatch(unwrapped(plain(text)))
     return (match[1] or match[2], match[3]) if match else ("", "")
 
@@ -145,9 +148,9 @@ def chosen_letter(text: str) -> str:
     boxed = last_box(text)
     if boxed is not None:
         return choice(boxed) or labelled(boxed)[0]
-    said = [letter for letter in _SAID.findall(text) if letter.isupper()]
-    if said or (said := _IN_BRACKETS.findall(text)):
-        return said[-1]
+    for form in (*_SAID, _IN_BRACKETS):
+        if said := [str(letter) for letter in form.findall(text) if letter.isupper()]:
+            return said[-1]
     line = last_line(text)
     begins = _LINE_BEGINS.match(line + " ") or _AT_THE_END.search(line)
     return begins[1] if begins else ""

@@ -23,10 +23,12 @@ from astraflow.envs.presets import Source
 from astraflow.errors import ConfigError
 from astraflow.models.dataset_files import SUFFIXES, chosen, format_of, is_pattern
 from astraflow.models.hub_datasets import DATASETS, hub_files
+from astraflow.named import nearest
 
 Row = tuple[str, Mapping[str, Any]]  # where it stands, for error messages; its values by key
 HasKeys = Callable[[Mapping[str, Any]], bool]
 _LFS = b"version https://git-lfs"
+_DEPTH = 3  # of folders in a folder, in which a split is looked for
 _LONGEST_CELL = 2**31 - 1
 _SEPARATED = {".csv": ",", ".tsv": "\t"}
 _BLANK = re.compile(r"[ \t\r\n]*")
@@ -55,35 +57,41 @@ def find_files(path: str) -> list[Path]:
     """
     if path.startswith(DATASETS):
         return hub_files(path)
+    if "://" in path:
+        raise ConfigError(f"{path} can't be read; download it and name the file, or name it as {DATASETS}org/name/…")
     local = Path(path).expanduser()
     if local.is_file():
         return [local]
     folder, wanted = _folder_and_rest(local)
-    names = [found.relative_to(folder).as_posix() for found in folder.rglob("*") if found.is_file()]
-    if not wanted and not names:
-        raise ConfigError(f"folder {path} is empty")
-    if not folder.is_dir() or not (is_pattern(wanted) or any(format_of(name) for name in names)):
-        raise ConfigError(f"question file {path} doesn't exist (relative to {Path.cwd()})")
+    if not folder.is_dir() or (format_of(local.name) and not is_pattern(wanted)):
+        beside = [each.name for each in folder.iterdir() if format_of(each.name)] if folder.is_dir() else []
+        hint = nearest(local.name, beside) if beside else ""
+        raise ConfigError(f"question file {path} doesn't exist (relative to {Path.cwd()}){hint}")
+    found = folder.glob(wanted) if is_pattern(wanted) else _walk(folder, _DEPTH)
+    names = [each.relative_to(folder).as_posix() for each in found if each.is_file()]
     try:
         return [folder / name for name in chosen(wanted, names, where=f"folder {folder}")]
     except ConfigError as exc:
-        if wanted and not is_pattern(wanted):
-            raise ConfigError(f"question file {path} doesn't exist (relative to {Path.cwd()}): {exc}") from exc
-        raise
+        missing = "" if local.is_dir() or is_pattern(wanted) else f"question file {path} doesn't exist: "
+        raise ConfigError(f"{missing}{exc}") from exc
 
 
 def _folder_and_rest(path: Path) -> tuple[Path, str]:
-    """The longest part that is a folder without a pattern in it, and what follows; only two levels are split off."""
+    """Where files are looked for, and what is looked for there: a pattern, a split (main/train), or all."""
     if path.is_dir():
         return path, ""
-    parts = list(path.parts)
-    for count, part in enumerate(parts):
+    for count, part in enumerate(path.parts):
         if is_pattern(part):
-            return Path(*parts[:count]), "/".join(parts[count:])
-    for up in (path.parent, path.parent.parent):
-        if up.is_dir():
-            return up, path.relative_to(up).as_posix()
-    return path.parent, path.name
+            return Path(*path.parts[:count]), "/".join(path.parts[count:])
+    above = path.parent if path.parent.is_dir() else path.parent.parent
+    return above, path.relative_to(above).as_posix()
+
+
+def _walk(folder: Path, depth: int) -> Iterator[Path]:
+    """Files in it and in its folders, but for hidden ones."""
+    for each in folder.iterdir():
+        if not each.name.startswith("."):
+            yield from _walk(each, depth - 1) if depth and each.is_dir() else (each,)
 
 
 def read_rows(path: Path, keys: Sequence[str], has_keys: HasKeys) -> Iterator[Row]:

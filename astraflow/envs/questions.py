@@ -35,6 +35,7 @@ USUAL = {
 }
 _ROLES = {"human": "user", "gpt": "assistant", "developer": "system"}
 _WRITTEN_OUT = 20  # digits in front of the point, or zeros behind it
+_LEVELS = 4  # of nested keys in an error message
 _TOLD = 40  # names of keys in an error message
 
 
@@ -182,7 +183,7 @@ def _no_key(row: Mapping[str, Any], keys: str, argument: str) -> str:
 
 def _dotted(row: Mapping[str, Any], above: str = "") -> Iterator[str]:
     for key, value in row.items():
-        if isinstance(value, Mapping) and value:
+        if isinstance(value, Mapping) and value and above.count(".") < _LEVELS:
             yield from _dotted(value, f"{above}{key}.")
         else:
             yield f"{above}{key}"
@@ -211,7 +212,10 @@ def _message(message: Mapping[str, Any], key: str) -> tuple[str, str]:
         content = "".join(str(part["text"]) for part in content)
     if not isinstance(role, str) or not isinstance(content, str):
         raise RowError(f"{key} holds the message {dict(message)!r:.80}, expected role and content as text")
-    return _ROLES.get(role, role), utf8(content)
+    role = _ROLES.get(role, role)
+    if role not in ("system", "user", "assistant", "tool"):
+        raise RowError(f"{key} holds a message of {role!r:.40}, expected system, user, assistant or tool")
+    return role, utf8(content)
 
 
 def _answers(value: Any, key: str) -> list[str]:

@@ -69,7 +69,7 @@ def _judge() -> Any:
         if letter := choice(gold):
             return chosen_letter(text) == letter
         letter, behind = labelled(gold)
-        if letter:
+        if letter and not gold.startswith(f"{letter}."):  # D. H. Lawrence
             return chosen_letter(text) == letter or judge(behind, text)
         if is_words(gold):
             return same_text(said_answer(answer), gold)

@@ -137,12 +137,16 @@ def download(wanted: HubFiles) -> list[Path]:
     """In the child: the files. Raises ConfigError."""
     from huggingface_hub import HfApi, hf_hub_download
 
-    where = {"repo_id": wanted.repository, "repo_type": "dataset", "revision": wanted.revision}
     with with_hub(wanted.called, _by_hand(wanted)):
         names = [wanted.files]
         if wanted.several:
-            names = _meant(wanted, HfApi().list_repo_files(**where))
-        paths = [Path(hf_hub_download(filename=name, **where)) for name in names]
+            names = _meant(
+                wanted, HfApi().list_repo_files(wanted.repository, repo_type="dataset", revision=wanted.revision)
+            )
+        paths = [
+            Path(hf_hub_download(wanted.repository, name, repo_type="dataset", revision=wanted.revision))
+            for name in names
+        ]
         commit = paths[0].parents[names[0].count("/")].name
         _note(_repository(wanted.repository), commit, wanted).write_text("\n".join(names))
     return paths

@@ -88,8 +88,33 @@ def test_several_files_shards_patterns_folders_and_splits(tmp_path):
     with pytest.raises(ConfigError, match="1 of 2 files are missing, the first is 1"):
         asked(tmp_path / "train")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ConfigError, match="is empty"):
+    with pytest.raises(ConfigError, match="empty has no file of questions"):
         asked(tmp_path / "empty")
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("train.json", r"train\.json doesn't exist .*did you mean 'train\.jsonl'"),
+        ("nowhere/at/all.jsonl", "doesn't exist"),
+        ("nowhere/at/all", "doesn't exist"),
+        ("test", "doesn't exist: folder .* has no split 'test'; known: train.jsonl"),
+        ("*.csv", r"has no file \*\.csv"),
+        ("https://huggingface.co/datasets/a/b/resolve/main/x.jsonl", "download it and name the file"),
+    ],
+)
+def test_what_is_not_there_is_said_with_the_nearest(tmp_path, monkeypatch, path, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.jsonl").write_text(LINES)
+    with pytest.raises(ConfigError, match=message):
+        asked(path)
+
+
+def test_hidden_folders_of_a_download_are_not_looked_into(tmp_path):
+    for name in ("main/train.jsonl", ".cache/huggingface/download/main/train.jsonl", ".git/train.jsonl"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(LINES)
+    assert asked(tmp_path) == asked(tmp_path / "train") == asked(tmp_path / "main/train") == TWO
 
 
 def test_a_home_folder_is_found(tmp_path, monkeypatch):
@@ -267,6 +292,7 @@ def test_dialects_of_conversations(tmp_path, messages):
     [
         ([{"role": "assistant", "content": "hi"}], "without a message of the user"),
         ([{"role": "user"}], "expected role and content"),
+        ([{"role": "critic", "content": "?"}], "expected system, user, assistant or tool"),
         ([{"role": "user", "content": [{"type": "image"}]}], "expected role and content"),
         ({"text": "1+1?", "id": 5}, r"is a table; set args.question_key to one of: prompt.text, prompt.id"),
         (["1+1?"], "expected text, or a list of messages"),

@@ -44,6 +44,9 @@ def pool():
         ("72", "a\nb\r\n\0 72", True),
         ("72", "72 " + "x" * 5000, False),  # only the end is read
         ("72", "  \n ", False),
+        ("3.5", "it is \\boxed 3.5.", True),
+        ("1/2", "it is $\\boxed\\frac12$", True),
+        ("72", "72, which I put into \\boxed as asked", True),
         ("72", "72 \\boxed{}", False),  # the last box counts, and nothing is in it
         ("72", "\\boxed{72} or \\boxed{", False),
         ("5", "\\boxed{5} no \\boxed{7}", False),
@@ -87,6 +90,12 @@ def pool():
         ("C", "Answer: C", True),
         ("C", "C. 42", True),
         ("C", "I think C.", True),
+        ("C", "**Answer:** C", True),
+        ("C", "The answer is C. Option A is wrong, since (B) is.", True),
+        ("A", "The answer is C. Option A is wrong.", False),
+        ("C", "\\boxed{A or C}", False),
+        ("D. H. Lawrence", "\\boxed{D}", False),
+        ("D. H. Lawrence", "It was\nD. H. Lawrence.", True),
         ("C", "The answer is not A but (C).", True),
         ("B", "The answer is A. (not B)", False),
         ("A", "A cat sat there.", False),
