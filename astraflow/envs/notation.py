@@ -5,6 +5,7 @@ over bounded texts.
 """
 
 import re
+import unicodedata
 from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
 
@@ -17,6 +18,11 @@ LETTERS = r"\dA-Za-z_À-ӿ"  # and digits, of scripts with spaces between words:
 _UNSPACED = re.compile(
     r"(?<=[぀-鿿가-힣])(?=[-+\d\\$])|(?<=\d)(?=[぀-鿿가-힣])"
 )  # where a script without spaces meets a number
+_VULGAR = re.compile(r"(\d?)([¼-¾⅐-⅞])")
+_RAISED = re.compile(r"[⁻⁰¹²³⁴-⁹]+")
+_ROOT = re.compile(r"√\s?(?:(\d+|[A-Za-z])|\(([^()]*)\)|\{([^{}]*)\})")
+_MONEY = re.compile(r"[€£¥](?=\s?\d)|(?<=\d)\s?[€£¥]|(?<=\d) (?:dollars?|euros?|cents?)\b")
+_PERIOD = re.compile(r"(?<![\d.])(\d{1,9})\.(\d{0,9})\\overline\{(\d{1,9})\}")
 _THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|\\[,!;:]|\\ )(?=\d{3}(?!\d))")
 _SCIENTIFIC = re.compile(r"(?<![" + LETTERS + r".\\])(\d{1,20}(?:\.\d{1,20})?)[eE]([-+]?\d{1,2})(?![\w.]\w)(?!\w)")
 _TIMES_TEN = re.compile(r"(?<![" + LETTERS + r".\\])(\d{1,20}(?:\.\d{1,20})?)\s?[×x]\s?10\^\{?(-?\d{1,2})\}?(?!\d)")
@@ -57,11 +63,28 @@ def plain(text: str) -> str:
 
 def expression(text: str) -> str:
     """1e3 as 1000, 1 1/2 as 3/2, 1{,}000 as 1000, wherever they stand, also between letters of Chinese."""
-    text = _THOUSANDS.sub("", _UNSPACED.sub(" ", plain(text)))
+    text = _MONEY.sub("", _spelt_out(plain(text)))
+    text = _THOUSANDS.sub("", _UNSPACED.sub(" ", text))
     text = _SCIENTIFIC.sub(_digits, text)
     text = _TIMES_TEN.sub(_digits, text)
     text = _MIXED.sub(lambda m: _improper(m[1], m[2], m[3], "{}/{}") or m[0], text)
     return _MIXED_FRAC.sub(lambda m: _improper(m[1], m[2] or m[4], m[3] or m[5], "\\frac{{{}}}{{{}}}") or m[0], text)
+
+
+def _spelt_out(text: str) -> str:
+    """½, x², √2, ∞ and 0.\\overline{3} in signs that every reader of mathematics knows."""
+    text = _VULGAR.sub(lambda m: f"{m[1]} {unicodedata.normalize('NFKC', m[2])}".strip().replace("⁄", "/"), text)
+    text = _RAISED.sub(lambda m: f"^{{{unicodedata.normalize('NFKC', m[0]).replace('−', '-')}}}", text)
+    text = _ROOT.sub(lambda m: f"\\sqrt{{{m[1] or m[2] or m[3]}}}", text)
+    return _PERIOD.sub(_fraction, text.replace("∞", "\\infty "))
+
+
+def _fraction(match: re.Match[str]) -> str:
+    """Of 0.1\\overline{6}: sixteen less one, over ninety."""
+    whole, fixed, period = match.groups()
+    below = (10 ** len(period) - 1) * 10 ** len(fixed)
+    above = int(whole + fixed + period) - int(whole + fixed)
+    return f"\\frac{{{above}}}{{{below}}}"
 
 
 def _digits(match: re.Match[str]) -> str:

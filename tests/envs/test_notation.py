@@ -129,6 +129,14 @@ def test_the_last_box(text, box):
         ("1{,}000\\,000", "1000000"),
         ("1{,}00", "1{,}00"),
         ("３．５", "3.5"),
+        ("½", "1/2"),
+        ("1½", "3/2"),
+        ("x²⁰", "x^{20}"),
+        ("x⁻¹", "x^{-1}"),
+        ("√2 + √(x+1)", "\\sqrt{2} + \\sqrt{x+1}"),
+        ("0.1\\overline{6}", "\\frac{15}{90}"),
+        ("0.\\overline{3}", "\\frac{3}{9}"),
+        ("€5, 7 £ and 5 dollars", "5, 7 and 5"),
     ],
 )
 def test_numbers_are_written_out(text, meant):
