@@ -104,7 +104,7 @@ def source(
     if not any(paths):
         if not dataset:
             raise ConfigError(
-                f"args.path is missing (a file, a pattern or {DATASETS}…), or args.dataset, one of {', '.join(PRESETS)}"
+                f"needs args.path (a file, a pattern or {DATASETS}…), or args.dataset, one of {', '.join(PRESETS)}"
             )
         paths = (preset.url,)
     if not all(isinstance(one, str) and one for one in paths):

@@ -59,7 +59,13 @@ def find_files(path: str) -> list[Path]:
         return hub_files(path)
     if "://" in path:
         raise ConfigError(f"{path} can't be read; download it and name the file, or name it as {DATASETS}org/name/…")
-    local = Path(path).expanduser()
+    try:
+        return _local_files(path, Path(path).expanduser())
+    except (OSError, RuntimeError, ValueError) as exc:  # no rights, no such home, a name too long, a pattern like a**b
+        raise ConfigError(f"{path} can't be looked for: {exc}") from exc
+
+
+def _local_files(path: str, local: Path) -> list[Path]:
     if local.is_file():
         return [local]
     folder, wanted = _folder_and_rest(local)
@@ -115,7 +121,7 @@ def read_rows(path: Path, keys: Sequence[str], has_keys: HasKeys) -> Iterator[Ro
         raise ConfigError(f"question file {path} can't be read: {exc}") from exc
     except UnicodeDecodeError as exc:
         line = exc.object.count(b"\n", 0, exc.start) + 1
-        raise ConfigError(f"{path}:{line}: not UTF-8: {exc}; save it as UTF-8, or pack it as .gz or .zst") from exc
+        raise ConfigError(f"{path}:{line}: not UTF-8: {exc}; save it as UTF-8") from exc
     yield from _csv_rows(path, text) if format_of(path.name) in _SEPARATED else _json_rows(path, text, has_keys)
 
 

@@ -100,6 +100,8 @@ def test_several_files_shards_patterns_folders_and_splits(tmp_path):
         ("nowhere/at/all", "doesn't exist"),
         ("test", "doesn't exist: folder .* has no split 'test'; known: train.jsonl"),
         ("*.csv", r"has no file \*\.csv"),
+        ("a**b.jsonl", "can't be looked for"),
+        ("x" * 300 + ".jsonl", "can't be looked for"),
         ("https://huggingface.co/datasets/a/b/resolve/main/x.jsonl", "download it and name the file"),
     ],
 )
@@ -394,8 +396,8 @@ def test_only_the_columns_that_are_wanted_are_read_of_parquet(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "args.path is missing"),
-        ({"path": []}, "args.path is missing"),
+        ({}, "needs args.path"),
+        ({"path": []}, "needs args.path"),
         ({"path": ["a.jsonl", 5]}, "path is"),
         ({"dataset": "deepscale"}, "did you mean 'deepscaler'"),
         ({"path": "hf://datasets/org/name"}, "names no files of a dataset"),

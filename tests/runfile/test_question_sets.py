@@ -75,7 +75,7 @@ def test_a_preset_is_spelt_out_and_its_download_announced(tmp_path):
         ('path = "questions.jsonl", template = "{problem}"', "unknown placeholder {problem}"),
         ('path = "hf://datasets/org/name"', "names no files of a dataset"),
         ('path = "missing.jsonl"', "missing.jsonl doesn't exist"),
-        ("", "args.path is missing"),
+        ("", "needs args.path"),
     ],
 )  # fmt: skip
 def test_mistakes_in_questions_are_told_without_torch(tmp_path, args, message):
