@@ -4,7 +4,7 @@ It scores by the dataset's own scorer only where that can't be tricked or hijack
 indices; every process generates the same question from an index. Invariant: a question is in training or held out,
 never both, whatever the indices, once `holdout` > 0.
 
-Source: https://github.com/open-thought/reasoning-gym, 0.1.25; its defects were measured in facts/envs.md §1.
+Source: https://github.com/open-thought/reasoning-gym, 0.1.25, with which its defects were measured.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 """A pool of killable processes that judge mathematical answers with math-verify.
 
 Why processes: an answer like `10^{10^{10}}` hangs sympy, math-verify's own timeout is a SIGALRM that works in no thread
-and destroys the caller's timers, and memory has to be bounded too (facts/envs.md §1). A worker that doesn't answer in
+and destroys the caller's timers, and memory has to be bounded too. A worker that doesn't answer in
 time is killed and replaced; the next job finds a fresh one. Plain child processes rather than `multiprocessing`, whose
 children import the caller's `__main__` again: a user's script without a main guard would run once per worker.
 
