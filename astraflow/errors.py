@@ -25,6 +25,7 @@
     ├── PlaceError                 the reader of a payload, who tries another place
     ├── TrainingError              the author of the run: training diverged or can't go on from what is there
     │   └── DamagedCheckpointError nobody: it is set aside, and the one before is used
+    ├── RowError                   who reads a question file, and says which row it is
     ├── EmptyGroupError            the caller: a group without members has no advantages
     ├── OutputLostError            the user: what was asked for could not be printed
     ├── StalledError               the author of a simulation: nothing will ever happen on its loop
@@ -51,6 +52,10 @@ class NotHereError(ConfigError):
 
 class DiskFullError(ConfigError):
     """The run folder has no room; nobody but the user can make some."""
+
+
+class RowError(AstraflowError):
+    """What is wrong with one row of a question file, beginning with the name of a key's value."""
 
 
 class BusError(AstraflowError):

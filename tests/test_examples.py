@@ -24,6 +24,6 @@ def test_check_tells_what_will_be_downloaded(tmp_path):
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, env=os.environ | {"HF_HOME": str(tmp_path)}
     )
-    for what in ("model Qwen/Qwen3-1.7B of solver", "main/train-00000-of-00001.parquet of environment gsm8k"):
+    for what in ("model Qwen/Qwen3-1.7B of solver", "hf://datasets/openai/gsm8k/main/train of environment gsm8k"):
         assert f"{what} is downloaded from the Hugging Face hub at the first start" in done.stdout
     assert list(tmp_path.iterdir()) == []  # nothing was

@@ -13,6 +13,11 @@ tiny_env           the tiny models' tasks
 toy_env            an environment for tests of everything around it
 verifier_pool      a pool of killable processes that judge mathematical answers with math-verify
 verifier_worker    the child process of `verifier_pool`
+    gold               the expected answer of a question
+    notation           how the same answer is written
+    presets            published question sets by one word
+    question_files     rows of question files
+    templates          templates of prompts
 """
 
 from astraflow.envs.agents import Agent, AgentTask, agent

@@ -8,11 +8,15 @@ import re
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 
+from astraflow.envs.notation import LETTERS, plain
+
 MAX_TEXT_CHARS = 4096  # of a reply, from its end
 _MAX_NUMBER_CHARS = 64
-# ASCII digits only. A sign counts unless it follows something that it would subtract from ("4-1" ends in 1).
+# ASCII digits only. A sign counts unless it follows something that it would subtract from ("4-1" ends in 1). Letters of
+# scripts that put spaces between words make a name of a number behind them; those of others don't.
 _NUMBER = re.compile(
-    r"(?:(?<![\w)\].])[-+])?(?<![\w.])(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?"
+    rf"(?:(?<![{LETTERS})\].])[-+])?(?<![{LETTERS}.])"
+    r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?"
 )
 _TAG = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL)
 
@@ -30,11 +34,11 @@ def extract_answer(text: str, mode: AnswerMode) -> str | None:
     """The answer in a reply, stripped; None if there is none. Only the last MAX_TEXT_CHARS characters are read."""
     text = text[-MAX_TEXT_CHARS:].strip()
     if mode is AnswerMode.LAST_NUMBER:
-        numbers = _NUMBER.findall(text.replace("−", "-"))
+        numbers = _NUMBER.findall(plain(text))
         return numbers[-1] if numbers else None
     if mode is AnswerMode.TAG:
         tags = _TAG.findall(text)
-        return tags[-1].strip() if tags else None
+        return (tags[-1].strip() or None) if tags else None
     if mode is AnswerMode.LAST_LINE:
         lines = text.splitlines()
         return lines[-1].strip() if lines else None
@@ -42,7 +46,12 @@ def extract_answer(text: str, mode: AnswerMode) -> str | None:
 
 
 def same_answer(given: str, expected: str) -> bool:
-    """Equal as decimal numbers ("+01,000.0" is "1000"), else as text, ignoring case and repeated spaces."""
+    """Equal as decimal numbers ("+01,000.0" is "1000"), else as text, ignoring case and repeated spaces.
+
+    Nothing is equal to an empty text.
+    """
+    if not given.strip() or not expected.strip():
+        return False
     left, right = _number(given), _number(expected)
     if left is not None and right is not None:
         return left == right
@@ -50,7 +59,7 @@ def same_answer(given: str, expected: str) -> bool:
 
 
 def _number(text: str) -> Decimal | None:
-    text = text.strip()
+    text = plain(text).strip()
     if len(text) > _MAX_NUMBER_CHARS or not _NUMBER.fullmatch(text):
         return None
     try:

@@ -55,8 +55,12 @@ class VerifierPool:
     def verify(self, gold: str, text: str) -> bool:
         """Whether the last answer in `text` equals `gold`. Only the last MAX_TEXT_CHARS characters are read. Blocking.
 
-        Raises: EnvError if the worker exceeds its deadline, dies or can't start.
+        Raises: EnvError if `gold` is empty, or the worker exceeds its deadline, dies or can't start.
         """
+        if not gold.strip():
+            raise EnvError("there is no expected answer to compare with")
+        if not text.strip():
+            return False
         key = (gold, text[-MAX_TEXT_CHARS:])
         with self._cache_lock:
             if key in self._cache:

@@ -14,6 +14,18 @@ import resource
 import sys
 from typing import Any
 
+from astraflow.envs.notation import (
+    choice,
+    chosen_letter,
+    expression,
+    is_words,
+    labelled,
+    last_answer,
+    plain,
+    said_answer,
+    same_text,
+)
+
 _verdicts = sys.stdout
 
 
@@ -48,24 +60,24 @@ def _judge() -> Any:
         return found
 
     def judge(gold: str, text: str) -> bool:
-        """Equal text is right, else mathematics decides, gold first because `verify` isn't symmetric."""
-        if _last_answer(text) == gold.strip():
+        """Mathematics decides last, gold first because `verify` isn't symmetric. Nothing is equal to nothing."""
+        answer = last_answer(text)
+        if not gold or not answer:
+            return False
+        if same_text(answer, gold):
             return True
+        if letter := choice(gold):
+            return chosen_letter(text) == letter
+        letter, behind = labelled(gold)
+        if letter and not gold.startswith(f"{letter}."):  # D. H. Lawrence
+            return chosen_letter(text) == letter or judge(behind, text)
+        if is_words(gold):
+            return same_text(said_answer(answer), gold)
+        gold = expression(gold)
         expected = parsed(f"${gold}$") or parsed(gold)
-        if not expected:
-            return _last_answer(text).casefold() == gold.strip().casefold()
-        return bool(verify(expected, parsed(text), timeout_seconds=None))
+        return bool(expected) and bool(verify(expected, parsed(expression(text)), timeout_seconds=None))
 
-    return judge
-
-
-def _last_answer(text: str) -> str:
-    """What the last \\boxed{…} holds up to its first brace, else the last line."""
-    _, box, tail = text.rpartition("\\boxed{")
-    if box:
-        inside, closed, _ = tail.partition("}")
-        return inside.strip() if closed else ""
-    return (text.strip().splitlines() or [""])[-1].strip()
+    return lambda gold, text: judge(plain(gold).strip(), plain(text))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ tiny_tasks    the two questions that the tiny character-level models answer
 tokenizer     chat messages to tokens and back, from a model folder, without transformers and torch
 torch_dtypes  torch's view of the dtypes that travel
 toy           the toy model
+    dataset_files  which files of a folder or repository a name means
+    hub_datasets   question files by their names on the Hugging Face hub
 """
 
 from astraflow.models.resolve import known_models, resolve_model

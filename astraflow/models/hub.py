@@ -1,36 +1,37 @@
-"""Models and question files by their names on the Hugging Face hub: `org/name`, `hf://datasets/org/name/file`.
+"""Models by their names on the Hugging Face hub, `org/name`, and what their downloads share with those of data sets.
 
 What is in huggingface_hub's own cache is used as it is, without a look at the network; what isn't is downloaded by a
 child process. Actors run with HF_HUB_OFFLINE=1, which huggingface_hub reads once; the child gets what the user had.
 Invariant: a returned folder holds all weights, and its small files, because they are downloaded first.
 
-`python -m astraflow.models.hub model|dataset ORG/NAME [FILE]` is that child; its last line is the path.
+`python -m astraflow.models.hub ORG/NAME` is that child; its last line is the path.
 """
 
+import importlib.util
 import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from astraflow.errors import ConfigError, NotHereError
 from astraflow.extras import install_hint
 
 USERS_OFFLINE = "ASTRAFLOW_HF_HUB_OFFLINE"  # what HF_HUB_OFFLINE was before AstraFlow set it
-DATASETS = "hf://datasets/"
 _PART = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?"
-_ID = re.compile(rf"{_PART}/{_PART}")
+ID = re.compile(rf"{_PART}/{_PART}")
 _SMALL = ["*.json", "*.jinja", "*.txt", "*.model"]  # config, tokenizer, chat template, vocabularies
 _WEIGHTS = ["model*.safetensors"]  # some also hold the same weights in other layouts
 _SUBFOLDERS = ["*/*"]
-_EXIT_USER = 3
+EXIT_USER = 3
 
 
 def is_hub_id(name: str) -> bool:
     """Whether a model's name is to be looked for on the hub: it looks like an id, and like nothing that is here."""
-    looks = bool(_ID.fullmatch(name)) and ".." not in name and "--" not in name
+    looks = bool(ID.fullmatch(name)) and ".." not in name and "--" not in name
     return looks and not Path(name.partition("/")[0]).is_dir()  # runs/modle is a typing mistake
 
 
@@ -49,36 +50,17 @@ def model_is_here(model: str) -> bool:
     return _cached_model(model) is not None
 
 
-def file_is_here(url: str) -> bool:
-    """Whether a file of a dataset is in the cache. Args: see `hub_file`."""
-    return _cached(*_parts(url), "dataset") is not None
-
-
 def hub_model(model: str) -> Path:
     """The folder of a model, downloaded if need be. Blocking. Raises ConfigError."""
-    return _cached_model(model) or _fetch("model", model)
+    return _cached_model(model) or Path(fetch(__name__, [model], f"model {model}"))
 
 
-def hub_file(url: str) -> Path:
-    """A file of a dataset, downloaded if need be. Blocking. Args: url: hf://datasets/org/name/path/of/file.
-
-    Raises: NotHereError if it isn't in the cache and HF_HUB_OFFLINE is set; ConfigError for whatever else is wrong.
-    """
-    repository, file = _parts(url)
-    return _cached(repository, file, "dataset") or _fetch("dataset", repository, file)
-
-
-def _parts(url: str) -> tuple[str, str]:
-    """(org/name, path of the file)."""
-    org, _, rest = url.removeprefix(DATASETS).partition("/")
-    name, _, file = rest.partition("/")
-    if not url.startswith(DATASETS) or not _ID.fullmatch(f"{org}/{name}") or not file:
-        raise ConfigError(f"{url!r} is no file of a dataset; expected {DATASETS}org/name/path/of/file")
-    return f"{org}/{name}", file
+def _by_hand(model: str) -> str:
+    return f"with a network: hf download {model}, and copy ~/.cache/huggingface here"
 
 
 def _cached_model(model: str) -> Path | None:
-    config = _cached(model, "config.json", "model")
+    config = _cached_config(model)
     if config is None:
         return None
     folder = config.parent
@@ -98,72 +80,83 @@ def _has_weights(folder: Path) -> bool:
     return all((folder / Path(shard).name).is_file() for shard in shards)
 
 
-def _cached(repository: str, file: str, kind: str) -> Path | None:
-    try:
-        from huggingface_hub import try_to_load_from_cache
-    except ModuleNotFoundError as exc:
+def needs_hub(what: str) -> None:
+    """Raises ConfigError if huggingface_hub isn't installed."""
+    if importlib.util.find_spec("huggingface_hub") is None:
         raise ConfigError(
-            f"{repository} is downloaded with huggingface_hub, which isn't installed; it comes with: "
-            f"{install_hint('train')}"
-        ) from exc
-    found = try_to_load_from_cache(repository, file, repo_type=kind)
+            f"{what} is downloaded with huggingface_hub, which isn't installed; it comes with: {install_hint('train')}"
+        )
+
+
+def _cached_config(model: str) -> Path | None:
+    needs_hub(model)
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(model, "config.json", repo_type="model")
     return Path(found) if isinstance(found, str) else None
 
 
-def _fetch(kind: str, repository: str, file: str = "") -> Path:
+def fetch(module: str, arguments: Sequence[str], what: str, by_hand: str = "") -> str:
+    """Run a module that downloads, in a child process that gets what the user had; its last line. Raises ConfigError.
+
+    Args:
+        what: how error messages call what is downloaded.
+        by_hand: what they advise where nothing can be.
+    """
+    advice = f"; {by_hand}" if by_hand else ""
     offline = os.environ.get(USERS_OFFLINE, os.environ.get("HF_HUB_OFFLINE", ""))
     if offline.upper() in ("1", "ON", "YES", "TRUE"):
-        raise NotHereError(
-            f"{_called(kind, repository, file)} isn't in the Hugging Face cache, and HF_HUB_OFFLINE is set"
-        )
-    command = [sys.executable, "-m", __name__, kind, repository, *([file] if file else [])]
+        raise NotHereError(f"{what} isn't in the Hugging Face cache, and HF_HUB_OFFLINE is set{advice}")
+    command = [sys.executable, "-m", module, *arguments]
     environment = {**os.environ, "HF_HUB_OFFLINE": offline, "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=environment)
     lines = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()[-1:]
-    if done.returncode == _EXIT_USER:
+    if done.returncode == EXIT_USER:
         raise ConfigError(lines[0])
     if done.returncode != 0:
         why = "".join(lines) or f"exit code {done.returncode}"
-        raise ConfigError(f"downloading {_called(kind, repository, file)} failed: {why}")
-    return Path(lines[0])
+        raise ConfigError(f"downloading {what} failed: {why}{advice}")
+    return lines[0]
 
 
-def _called(kind: str, repository: str, file: str) -> str:
-    return f"{file} of dataset {repository}" if file else f"model {repository}" if kind == "model" else repository
+def download(model: str) -> Path:
+    """In the child: the model's folder. Raises ConfigError."""
+    from huggingface_hub import snapshot_download
+
+    what = f"model {model}"
+    with with_hub(what, _by_hand(model)):
+        for patterns in (_SMALL, _WEIGHTS):  # so that where weights are, the rest is too
+            folder = Path(snapshot_download(model, allow_patterns=patterns, ignore_patterns=_SUBFOLDERS))
+    if not (folder / "config.json").is_file() or not _has_weights(folder):
+        raise ConfigError(f"{what} has no config.json or no model*.safetensors; other formats can't be used")
+    return folder
 
 
-def download(kind: str, repository: str, file: str = "") -> Path:
-    """In the child: the file, or the model's folder. Raises ConfigError."""
-    from huggingface_hub import hf_hub_download, snapshot_download
+@contextmanager
+def with_hub(what: str, by_hand: str) -> Iterator[None]:
+    """In the child: huggingface_hub's errors as ConfigErrors. Args: see `fetch`."""
     from huggingface_hub.errors import (
         GatedRepoError,
         LocalEntryNotFoundError,
         RemoteEntryNotFoundError,
         RepositoryNotFoundError,
+        RevisionNotFoundError,
     )
 
-    what = _called(kind, repository, file)
     try:
-        if file:
-            return Path(hf_hub_download(repository, file, repo_type=kind))
-        for patterns in (_SMALL, _WEIGHTS):  # so that where weights are, the rest is too
-            folder = Path(snapshot_download(repository, allow_patterns=patterns, ignore_patterns=_SUBFOLDERS))
+        yield
     except GatedRepoError as exc:
         raise ConfigError(f"{what} is gated: accept its terms at https://huggingface.co, then `hf auth login`") from exc
     except RepositoryNotFoundError as exc:
         raise ConfigError(f"there is no {what} on the Hugging Face hub; a private one needs `hf auth login`") from exc
-    except RemoteEntryNotFoundError as exc:
+    except (RemoteEntryNotFoundError, RevisionNotFoundError) as exc:
         raise ConfigError(f"there is no {what} on the Hugging Face hub") from exc
     except LocalEntryNotFoundError as exc:
         raise ConfigError(
-            f"{what} isn't in the Hugging Face cache, and the hub can't be reached ({_cause(exc)}); with a network: "
-            f"hf download {repository}{' --repo-type dataset' * bool(file)}, and copy ~/.cache/huggingface here"
+            f"{what} isn't in the Hugging Face cache, and the hub can't be reached ({_cause(exc)}); {by_hand}"
         ) from exc
     except OSError as exc:  # the network again, or the disk
         raise ConfigError(f"downloading {what} failed: {_first_line(exc)}") from exc
-    if not (folder / "config.json").is_file() or not _has_weights(folder):
-        raise ConfigError(f"{what} has no config.json or no model*.safetensors; other formats can't be used")
-    return folder
 
 
 def _cause(exc: BaseException) -> str:
@@ -183,7 +176,7 @@ def main(arguments: list[str]) -> int:
         path = download(*arguments)
     except ConfigError as exc:
         sys.stderr.write(f"{exc}\n")
-        return _EXIT_USER
+        return EXIT_USER
     sys.stdout.write(f"{path}\n")
     return 0
 

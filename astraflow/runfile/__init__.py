@@ -15,10 +15,12 @@ stages         the data algorithms of a run file
 toml           writing TOML, and finding the line of a key in a TOML text
 transports     what the keys of [policies.<name>.weights] mean together
 unknown        what stands where a run file's value is wrong, so that the rest can still be checked
+    question_sets  what environments ask, for people
 """
 
 from astraflow.runfile.downloads import downloads
 from astraflow.runfile.load import load, resolved
+from astraflow.runfile.question_sets import question_sets
 from astraflow.runfile.stages import pipeline
 
-__all__ = ["downloads", "load", "pipeline", "resolved"]
+__all__ = ["downloads", "load", "pipeline", "question_sets", "resolved"]

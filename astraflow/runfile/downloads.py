@@ -5,8 +5,10 @@ from pathlib import Path
 
 from astraflow.config import RunConfig
 from astraflow.errors import ConfigError
-from astraflow.models.hub import DATASETS, file_is_here, is_hub_id, model_is_here
+from astraflow.models.hub import is_hub_id, model_is_here
+from astraflow.models.hub_datasets import files_are_here
 from astraflow.models.resolve import known_models
+from astraflow.runfile.question_sets import hub_names
 
 
 def downloads(config: RunConfig) -> Iterator[str]:
@@ -16,9 +18,8 @@ def downloads(config: RunConfig) -> Iterator[str]:
         if policy.model not in known_models() and not folder.is_dir() and is_hub_id(policy.model):
             yield from _missing(f"model {policy.model} of {name}", model_is_here, policy.model)
     for name, env in config.envs.items():
-        for value in env.args.values():
-            if isinstance(value, str) and value.startswith(DATASETS):
-                yield from _missing(f"{value} of environment {name}", file_is_here, value)
+        for url in hub_names(env.kind, env.args):
+            yield from _missing(f"{url} of environment {name}", files_are_here, url)
 
 
 def _missing(what: str, is_here: Callable[[str], bool], key: str) -> Iterator[str]:

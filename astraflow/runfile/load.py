@@ -66,7 +66,7 @@ def resolved(config: RunConfig) -> str:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError as exc:
         raise ConfigError(f"run file {path} does not exist") from exc
     except IsADirectoryError as exc:

@@ -26,6 +26,10 @@ from astraflow.envs.answers import AnswerMode, extract_answer, same_answer
         ("1e999", "1e999"),
         ("10^{10^{10}}", "10"),
         ("٣", None),
+        ("答えは１２", "12"),
+        ("答案是-12。", "-12"),
+        ("ответ12", None),
+        ("é12", None),
         ("nan", None),
         ("inf", None),
         ("", None),
@@ -41,6 +45,7 @@ def test_last_closed_tag_counts_and_nesting_does_not_fool_it():
     assert extract_answer("<answer>1</answer> no, <answer> 2 </answer> <answer>3", AnswerMode.TAG) == "2"
     assert extract_answer("<answer>1<answer>2</answer>", AnswerMode.TAG) == "2"
     assert extract_answer("answer 5", AnswerMode.TAG) is None
+    assert extract_answer("<answer> </answer>", AnswerMode.TAG) is None
 
 
 def test_last_line_and_full():
@@ -64,6 +69,9 @@ def test_last_line_and_full():
         ("nan", "nan", True),  # as text, not as a float
         ("٣", "3", False),
         ("5", "five", False),
+        ("１２", "12", True),
+        ("", "", False),
+        (" ", "", False),
     ],
 )
 def test_same_answer(given_, expected, same):

@@ -53,6 +53,25 @@ def test_equal_questions_are_one_task_so_index_ranges_hold_out_honestly(tmp_path
             env.task(index)
 
 
+async def test_any_of_several_answers_is_right(tmp_path):
+    env = MathEnv(path=write_jsonl(tmp_path / "q.jsonl", [{"question": "?", "answer": ["New York", "NYC", 7]}]))
+    payload = env.task(0)
+    assert payload == {"index": 0, "question": "?", "answer": "New York", "aliases": ["NYC", "7"]}
+    assert env.expected(payload) == "New York or NYC or 7"
+    for text, right in (("\\boxed{NYC}", 1.0), ("\\boxed{new york}", 1.0), ("7", 1.0), ("\\boxed{8}", 0.0), ("", 0.0)):
+        outcome = await env.run(task(payload), {"solver": ScriptedPolicy(text)})
+        assert (outcome.correct, outcome.reason) == (right, Reason.OK), text
+    await env.close()
+
+
+async def test_a_task_without_an_answer_is_reason_grader_and_never_paid(tmp_path):
+    env = MathEnv(path=write_jsonl(tmp_path / "q.jsonl", [{"question": "?", "answer": "1"}]), end_bonus=0.1)
+    for text in ("", "\\boxed{}", "\\boxed{", "1"):
+        outcome = await env.run(task({"index": 0, "question": "?", "answer": ""}), {"solver": ScriptedPolicy(text)})
+        assert (outcome.rewards, outcome.reason) == ({}, Reason.GRADER)
+    await env.close()
+
+
 def test_parquet_is_read(tmp_path):
     path = tmp_path / "q.parquet"
     pq.write_table(pa.table({"problem": ["1+1", "2+2"], "solution": [2, 4]}), path)
@@ -71,7 +90,9 @@ def test_parquet_is_read(tmp_path):
         ('{"question": "1", "answers": "1"}', r"bad.jsonl:1: has no key 'answer'; did you mean 'answers'"),
         ("[1]", r"bad.jsonl:1: holds list"),
         ('{"question": "1", "answer": null}', r"bad.jsonl:1: answer is None"),
-        ('{"question": "1", "answer": ["1"]}', r"bad.jsonl:1: answer is \['1'\]"),
+        ('{"question": "1", "answer": []}', r"bad.jsonl:1: answer is \[\]"),
+        ('{"question": "1", "answer": ["1", null]}', r"bad.jsonl:1: answer is None"),
+        ('{"question": "1", "answer": [["1"]]}', r"bad.jsonl:1: answer is \['1'\]"),
         ('{"question": " ", "answer": "1"}', r"bad.jsonl:1: question is ' '"),
         ("[" * 100_000, r"bad.jsonl:1: not JSON"),
         ("\n\n", r"holds no questions"),

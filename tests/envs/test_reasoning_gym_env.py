@@ -139,6 +139,9 @@ def test_a_share_without_questions_is_an_env_error():
         ({"dataset": "composite", "knobs": {}}, "mix them by weight"),
         ({"dataset": "codeio", "knobs": {}}, "differs between processes"),
         ({"dataset": "rush_hour", "knobs": {}}, "has no expected answers"),
+        ({"template": "What is {expresion}?"}, r"unknown placeholder \{expresion\}; did you mean 'expression'"),
+        ({"template": "What is it?"}, "every prompt would be the same"),
+        ({"system": "Compute {expression}."}, "nothing is filled in there"),
     ],
 )
 def test_mistakes_are_config_errors(options, message):

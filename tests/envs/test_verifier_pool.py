@@ -43,11 +43,106 @@ def pool():
         ("72", "\\boxed{" * 10_000, False),
         ("72", "a\nb\r\n\0 72", True),
         ("72", "72 " + "x" * 5000, False),  # only the end is read
+        ("72", "  \n ", False),
+        ("3.5", "it is \\boxed 3.5.", True),
+        ("1/2", "it is $\\boxed\\frac12$", True),
+        ("72", "72, which I put into \\boxed as asked", True),
+        ("72", "72 \\boxed{}", False),  # the last box counts, and nothing is in it
+        ("72", "\\boxed{72} or \\boxed{", False),
+        ("5", "\\boxed{5} no \\boxed{7}", False),
+        ("7", "\\boxed{5} no \\boxed{7}", True),
+        ("1,2", "\\boxed{1} and \\boxed{2}", True),
+        ("1e3", "\\boxed{1000}", True),
+        ("1000", "it is 1e3", True),
+        ("1.0e-3", "0.001", True),
+        ("3 \\times 10^5", "\\boxed{300000}", True),
+        ("1.5e6", "1.5 × 10^6", True),
+        ("1e99", "\\boxed{10^{99}}", False),  # not written out, and not what was asked for
+        ("1 1/2", "\\boxed{1.5}", True),
+        ("1.5", "\\boxed{1 1/2}", True),
+        ("-1 1/2", "\\boxed{-\\frac{3}{2}}", True),
+        ("1\\frac{1}{2}", "it is 1 1/2.", True),
+        ("1/2", "it is 1 1/2.", False),
+        ("1/2", "\\boxed{1\\frac12}", False),
+        ("１２", "\\boxed{12}", True),
+        ("12", "\\boxed{１２}", True),
+        ("-5", "\\boxed{−5}", True),
+        ("5", "\\boxed{-5}", False),
+        ("5", "\\boxed{.5}", False),
+        ("$1,000", "\\boxed{1000}", True),
+        ("1000", "\\boxed{\\$1{,}000}", True),
+        ("1\\,000", "\\boxed{1000}", True),
+        ("50\\%", "\\boxed{50\\%}", True),
+        ("50\\%", "\\boxed{5\\%}", False),
+        ("x=5", "\\boxed{5}", True),
+        ("1½", "\\boxed{1.5}", True),
+        ("0.\\overline{3}", "\\boxed{\\frac13}", True),
+        ("√2", "\\boxed{\\sqrt{2}}", True),
+        ("(-∞, 3]", "\\boxed{(-\\infty,3]}", True),
+        ("(-∞, 3]", "\\boxed{(-\\infty,3)}", False),
+        ("£1,000", "\\boxed{1000}", True),
+        ("5 dollars", "\\boxed{\\$5}", True),
+        ("5", "\\boxed{x=5}", True),
+        ("\\{1,2\\}", "\\boxed{\\{2,1\\}}", True),
+        ("(1,2)", "\\boxed{(2,1)}", False),
+        ("[0,1)", "\\boxed{[0,1)}", True),
+        ("[0,1)", "\\boxed{[0,1]}", False),
+        ("x \\in [0,1)", "\\boxed{[0,1)}", True),
+        ("C", "\\boxed{C}", True),
+        ("C", "\\boxed{\\text{(C)}}", True),
+        ("C", "\\boxed{\\textbf{(C) }42}", True),
+        ("\\text{C}", "The answer is (C).", True),
+        ("(C)", "so the correct option is **C**", True),
+        ("c)", "\\boxed{C}", False),  # not a letter of a choice: c) is half an expression
+        ("C", "Answer: C", True),
+        ("C", "C. 42", True),
+        ("C", "I think C.", True),
+        ("C", "**Answer:** C", True),
+        ("C", "The answer is C. Option A is wrong, since (B) is.", True),
+        ("A", "The answer is C. Option A is wrong.", False),
+        ("C", "\\boxed{A or C}", False),
+        ("D. H. Lawrence", "\\boxed{D}", False),
+        ("D. H. Lawrence", "It was\nD. H. Lawrence.", True),
+        ("C", "The answer is not A but (C).", True),
+        ("B", "The answer is A. (not B)", False),
+        ("A", "A cat sat there.", False),
+        ("C", "\\boxed{42}", False),
+        ("C", "\\boxed{}", False),
+        ("\\textbf{(C) }42", "\\boxed{42}", True),
+        ("\\textbf{(C) }42", "\\boxed{C}", True),
+        ("\\textbf{(C) }42", "\\boxed{D}", False),
+        ("True", "\\boxed{true}", True),
+        ("True", "\\boxed{False}", False),
+        ("tea", "\\boxed{ate}", False),  # a product of the same letters to mathematics
+        ("None of these", "\\boxed{\\text{none of these}}", True),
+        ("Paris", "The answer is Paris.", True),
+        ("北京", "\\boxed{北京}", True),
+        ("1000", "答案是1e3", True),
+        ("1.5", "答案是1 1/2。", True),
+        ("-5", "答えは-5です", True),
+        ("5", "一共5个苹果", True),
+        ("X", "\\boxed{X}", True),
     ],
     ids=lambda value: "text" if isinstance(value, str) else None,  # what a name of a test can't hold
 )
 def test_verdicts(pool, gold, text, right):
     assert pool.verify(gold, text) is right
+
+
+@pytest.mark.parametrize("text", ["", "5", "\\boxed{}", "\\boxed{", "x"])
+@pytest.mark.parametrize("gold", ["", " ", "\n"])
+def test_without_an_expected_answer_nothing_is_right(pool, gold, text):
+    with pytest.raises(EnvError, match="no expected answer"):
+        pool.verify(gold, text)
+
+
+@pytest.mark.parametrize("gold", ["\\text{}", "$$", "\\boxed{}", "{", "\\", "\u3000", "\u200b"])
+def test_an_expected_answer_that_says_nothing_is_never_met(pool, gold):
+    for text in ("\\boxed{}", "\\boxed{", "\\text{}", "$$", "nothing", "."):
+        try:
+            assert not pool.verify(gold, text)
+        except EnvError:  # no expected answer
+            continue
 
 
 def test_hung_verifiers_are_killed_and_later_answers_are_right():

@@ -45,7 +45,9 @@ def prepared(home: Path, model: str, **environment: str) -> tuple[int, str]:
 
 def fetched(home: Path, url: str, **environment: str) -> tuple[int, str]:
     """Likewise of a file."""
-    return _last_line("-c", f"from astraflow.models.hub import *; print(hub_file({url!r}))", home=home, **environment)
+    return _last_line(
+        "-c", f"from astraflow.models.hub_datasets import *; print(*hub_files({url!r}))", home=home, **environment
+    )
 
 
 def _last_line(*command: str, home: Path, **environment: str) -> tuple[int, str]:

@@ -60,7 +60,7 @@ class Connection:
         token = own.token
         if not token and own.token_file is not None:
             try:
-                token = own.token_file.read_text().strip()
+                token = own.token_file.read_text(encoding="utf-8-sig").strip()
             except OSError as exc:
                 raise ConfigError(f"token file {own.token_file} can't be read: {exc.strerror}") from exc
         return BusOptions(url=own.url, token=token, credentials_file=own.credentials_file, ca_file=own.ca_file)
