@@ -9,7 +9,9 @@
     ├── EnvError         the author of an environment or reward
     │   ├── GraderError  the author of a grader: judging an answer failed
     │   └── BudgetError  the author of an agent: the episode has spent its calls or tokens
+    │       └── ContextError  likewise: a conversation has filled the model's context
     ├── EngineError      the operator of a policy engine
+    │   └── RequestError the author of the request: no engine of this model can serve it
     ├── WeightsError     the publisher of a version: digest, shape or base mismatch
     └── TrainingError    the author of the run: training diverged or can't go on from what is there
 
@@ -53,8 +55,26 @@ class BudgetError(EnvError):
     """An episode has spent its calls or tokens. An agent may catch it and return a reward for what there is."""
 
 
+class ContextError(BudgetError):
+    """What was said so far leaves no room in the model's context for one more token."""
+
+
 class EngineError(AstraflowError):
     """A policy engine can't serve."""
+
+
+class RequestError(EngineError):
+    """A request that no engine of this model can serve: its tokens, its length or its sampling are wrong.
+
+    Attributes:
+        request_id: whose.
+        fills_context: its prompt leaves no room for a token.
+    """
+
+    def __init__(self, text: str, *, request_id: str = "", fills_context: bool = False) -> None:
+        super().__init__(text)
+        self.request_id = request_id
+        self.fills_context = fills_context
 
 
 class WeightsError(AstraflowError):

@@ -12,7 +12,17 @@ import numpy as np
 
 from astraflow.algos.overlong import NO_PENALTY, Overlong
 from astraflow.errors import MessageError
-from astraflow.messages import TRAINABLE_REASONS, Episode, Reason, Sample, Trajectory, Turn, VersionSpan, array_of
+from astraflow.messages import (
+    TRAINABLE_REASONS,
+    Episode,
+    Reason,
+    Sample,
+    TemperatureSpan,
+    Trajectory,
+    Turn,
+    VersionSpan,
+    array_of,
+)
 
 # Beyond this, sums over a group may overflow; no grader means such numbers. NaN and infinity are beyond it too.
 LARGEST_REWARD = 1e100
@@ -98,12 +108,15 @@ def _check(turn: Turn) -> None:
         reached = span.end
     if reached != sampled:
         raise MessageError(f"version spans end at {reached}, expected {sampled}")
+    if turn.sampling is not None and not (math.isfinite(turn.sampling.temperature) and turn.sampling.temperature >= 0):
+        raise MessageError(f"temperature is {turn.sampling.temperature}, expected 0 or more")
 
 
 def sample_of(episode: Episode, at: int, *, advantage: float) -> Sample:
     """Trajectory `at` of a valid episode as a sample: (context, completion) of its turns, one behind the other."""
     trajectory = episode.trajectories[at]
     tokens, mask, logprobs, spans = [], [], [], []
+    temperatures: list[TemperatureSpan] = []
     length = 0
     for turn in trajectory.turns:
         context, completion = turn.context_tokens.numpy(), turn.completion_tokens.numpy()
@@ -113,6 +126,8 @@ def sample_of(episode: Episode, at: int, *, advantage: float) -> Sample:
         start = length + context.size
         spans += [VersionSpan(version=s.version, start=start + s.start, end=start + s.end) for s in turn.versions]
         length = start + completion.size
+        if turn.sampling is not None and completion.size:
+            temperatures.append(TemperatureSpan(temperature=turn.sampling.temperature, start=start, end=length))
     return Sample(
         id=f"{episode.task_id}#{at}",
         task_id=episode.task_id,
@@ -124,4 +139,15 @@ def sample_of(episode: Episode, at: int, *, advantage: float) -> Sample:
         advantage=advantage,
         reward=trajectory.reward,
         env=episode.env,
+        temperatures=_joined(temperatures),
     )
+
+
+def _joined(spans: Sequence[TemperatureSpan]) -> tuple[TemperatureSpan, ...]:
+    """Neighbours of one temperature as one span; what lies between them wasn't sampled."""
+    joined: list[TemperatureSpan] = []
+    for span in spans:
+        if joined and joined[-1].temperature == span.temperature:
+            span = TemperatureSpan(temperature=span.temperature, start=joined.pop().start, end=span.end)
+        joined.append(span)
+    return tuple(joined)

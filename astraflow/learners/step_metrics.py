@@ -15,6 +15,7 @@ Metrics of a step (`StepReport.metrics`), over all its updates where there are s
 and, of the computed samples, absent if there are none:
     mismatch         mean |engine − learner| logprob; at one step per batch and no staleness it is numerics alone
     mismatch_max     the largest
+    mismatch_at_T    the mean of the tokens that were sampled at temperature T, where the batch has several
     mean_ratio       mean importance ratio of learner over engine; ratio_max: the largest
     ess              effective sample size of these ratios, as a share of the tokens
     second_moment    mean squared log ratio
@@ -30,12 +31,28 @@ and, with a critic, over all sampled tokens:
     explained_variance   1 − Var(return − value) / Var(return); absent while all returns are equal
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 
 from astraflow.algos.losses.compose import Prepared
 from astraflow.algos.losses.diagnostics import TokenSums
 from astraflow.algos.losses.values import explained_variance
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean that adds up."""
+
+    total: float
+    count: int
+
+
+def merged(one: Mapping[float, Mean], other: Mapping[float, Mean]) -> dict[float, Mean]:
+    """Both together, key by key."""
+    nothing = Mean(0.0, 0)
+    pairs = {key: (one.get(key, nothing), other.get(key, nothing)) for key in {*one, *other}}
+    return {key: Mean(a.total + b.total, a.count + b.count) for key, (a, b) in sorted(pairs.items())}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +71,7 @@ class Update:
     backward_s: float = 0.0
     optimizer_s: float = 0.0
     sums: TokenSums = field(default_factory=TokenSums)
+    mismatch_at: Mapping[float, Mean] = field(default_factory=dict)  # by temperature, where there are several
 
 
 def step_metrics(updates: Sequence[Update]) -> dict[str, float]:
@@ -70,6 +88,8 @@ def step_metrics(updates: Sequence[Update]) -> dict[str, float]:
         "backward_s": sum(each.backward_s for each in updates),
         "optimizer_s": sum(each.optimizer_s for each in updates),
     }
+    mismatch_at: Mapping[float, Mean] = reduce(merged, (each.mismatch_at for each in updates), {})
+    metrics |= {f"mismatch_at_{key:.4g}": each.total / each.count for key, each in mismatch_at.items()}
     return metrics | _token_means(sum((each.sums for each in updates), TokenSums()))
 
 

@@ -32,7 +32,16 @@ from astraflow.messages.control import (
     Submission,
 )
 from astraflow.messages.episodes import TRAINABLE_REASONS, Episode, Reason, Task, Trajectory, Turn
-from astraflow.messages.generation import ChunkKind, GenCancel, GenChunk, GenRequest, Sampling, VersionSpan
+from astraflow.messages.generation import (
+    ChunkKind,
+    GenCancel,
+    GenChunk,
+    GenRequest,
+    RequestFault,
+    Sampling,
+    TemperatureSpan,
+    VersionSpan,
+)
 from astraflow.messages.samples import Sample, SampleBatch
 from astraflow.messages.weights import FileEntry, Head, Manifest, PartRef, Place, TensorEntry, VersionKind, VersionStep
 
@@ -70,6 +79,7 @@ __all__ = [
     "Progress",
     "Reason",
     "Region",
+    "RequestFault",
     "RunRecord",
     "Sample",
     "SampleBatch",
@@ -77,6 +87,7 @@ __all__ = [
     "SnapshotPointer",
     "Submission",
     "Task",
+    "TemperatureSpan",
     "TensorEntry",
     "Trajectory",
     "Turn",

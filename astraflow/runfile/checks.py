@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from astraflow.algos.feeds import feeds_of, players_of
+from astraflow.algos.sampling import why_untrainable
 from astraflow.config import EnvSection, EvalSection, PolicySection, RunConfig, SourceSection, TrainerSection
 from astraflow.errors import ConfigError
 from astraflow.runfile.critic_checks import check_critic
@@ -54,6 +55,7 @@ def _checks(config: RunConfig, where: Where) -> Iterator[Iterator[ConfigError]]:
         yield _check_room(name, policy, where)
         yield _check_toys(name, policy, where)
         yield check_sglang(name, policy, config, where)
+        yield _check_sampling(name, policy, where)
         for check_trainer in (_check_prefetch, _check_warm_up, check_critic, check_loss):
             yield _if_trained(check_trainer, name, policy, where)
         yield _check_weights_stream(name, policy, config, where)
@@ -150,6 +152,12 @@ def _check_room(name: str, policy: PolicySection, where: Where) -> Iterator[Conf
             ("policies", name, "sampling", "max_new_tokens"),
             f"{wanted} new tokens leave no room for a prompt in engine.context_length = {limit}",
         )
+
+
+def _check_sampling(name: str, policy: PolicySection, where: Where) -> Iterator[ConfigError]:
+    """An evaluation samples as it likes."""
+    if policy.trainer and (why := why_untrainable(policy.sampling)):
+        yield where.error(("policies", name, "sampling", why.partition(" ")[0]), f"can't be trained: {why}")
 
 
 def _check_toys(name: str, policy: PolicySection, where: Where) -> Iterator[ConfigError]:

@@ -54,6 +54,9 @@ TRAIN_OPTIMIZER_S = _metric("train.optimizer_s", "s", "clipping and optimizer")
 TRAIN_MISMATCH = _metric(
     "train.mismatch", "nat", "mean absolute difference of engine and learner logprob over sampled tokens"
 )
+TRAIN_MISMATCH_AT = _metric(
+    "train.mismatch_at_", "nat", "followed by a temperature: the mean over what was sampled at it, if there are several"
+)
 TRAIN_MISMATCH_MAX = _metric("train.mismatch_max", "nat", "the largest such difference")
 TRAIN_APPROX_KL = _metric("train.approx_kl", "nat", "KL estimate between behaviour and current policy")
 TRAIN_MEAN_RATIO = _metric("train.mean_ratio", "1", "mean importance ratio")

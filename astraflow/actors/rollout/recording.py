@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from astraflow.actors.rollout.call import Completion
 from astraflow.envs.base import ChatMessage
-from astraflow.messages import Trajectory, Turn, array_of
+from astraflow.messages import Sampling, Trajectory, Turn, array_of
 from astraflow.models.tokenizer import ChatTokenizer
 
 Tokens = NDArray[np.int32]
@@ -63,7 +63,12 @@ class Conversation:
             rest = rest.removeprefix(tokenizer.text_of(last))
         return np.concatenate([self.tokens_T, np.array(tokenizer.encode(rest), np.int32)])
 
-    def add(self, prompt: Tokens, completion: Completion, text: str) -> None:
+    @property
+    def cut_off(self) -> bool:
+        """One of its replies ran out of tokens."""
+        return any(turn.finish_reason == "length" for turn in self.turns)
+
+    def add(self, prompt: Tokens, completion: Completion, text: str, sampling: Sampling) -> None:
         """One more turn. `prompt` begins with all tokens so far."""
         self.turns.append(
             Turn(
@@ -72,6 +77,7 @@ class Conversation:
                 logprobs=array_of(completion.logprobs, "f4"),
                 versions=completion.versions,
                 finish_reason=completion.finish_reason,
+                sampling=sampling,
             )
         )
         self.tokens_T = np.concatenate([prompt, completion.tokens])
