@@ -8,6 +8,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+from asyncio import CancelledError
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -15,6 +16,9 @@ from types import ModuleType
 from typing import Any
 
 from astraflow.errors import ConfigError
+
+USERS_ERRORS = (Exception, SystemExit, GeneratorExit, CancelledError)
+"""What users' code may raise where it is called on this thread; a KeyboardInterrupt may be a person's."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -50,7 +54,7 @@ def build(what: str, kind: str, args: Mapping[str, Any], kinds: Mapping[str, str
         return found(**args)
     except ConfigError as exc:
         raise ConfigError(f"{what} {kind}: {exc}") from exc
-    except Exception as exc:  # users' code
+    except USERS_ERRORS as exc:
         raise ConfigError(f"{what} {kind} can't be built from {dict(args)}: {exc!r}") from exc
 
 
@@ -104,7 +108,7 @@ def load_named(name: str, *, what: str) -> Any:
         ) from exc
     except SyntaxError as exc:
         raise ConfigError(f"{what} {name}: {exc.filename} line {exc.lineno}: {exc.msg}") from exc
-    except Exception as exc:  # users' code runs at import
+    except USERS_ERRORS as exc:
         raise ConfigError(f"{what} {name}: module {module_name!r} can't be imported: {exc!r}") from exc
     if not hasattr(module, attribute):
         raise ConfigError(f"{what} {name}: {module_name} has no {attribute!r}{nearest(attribute, _own(module))}")
@@ -121,7 +125,7 @@ def load_file(file: Path) -> ModuleType:
     sys.path.insert(0, str(file.resolve().parent))
     try:
         spec.loader.exec_module(module)
-    except Exception as exc:  # users' code runs at import
+    except USERS_ERRORS as exc:
         raise ConfigError(f"{file} can't be imported: {exc!r}") from exc
     return module
 

@@ -8,17 +8,21 @@ import argparse
 import asyncio
 import contextlib
 import importlib
+import logging
 import os
 import sys
 from pathlib import Path
 
 from astraflow.actors.base.acting import Identity, act
 from astraflow.actors.base.connection import add_flags, from_flags
+from astraflow.actors.base.leaving import leave_behind
 from astraflow.actors.base.logs import log_to_stderr
 from astraflow.actors.node.exits import EXIT_FENCED, EXIT_USER
 from astraflow.errors import BusError, ConfigError, FencedError, TrainingError
 
 ROLES = ("policy", "rollout", "dataflow", "trainer", "recorder")
+
+_log = logging.getLogger(__name__)
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -70,10 +74,17 @@ def main(argv: list[str]) -> int:
         import uvloop
 
         runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    args, code = parse(argv), 0
+    with runner:
+        code = _run(runner, args)
+        leave_behind(runner, code)
+    return code
+
+
+def _run(runner: asyncio.Runner, args: argparse.Namespace) -> int:
     code = 0
     try:
-        with runner:
-            runner.run(run_role(parse(argv)))
+        runner.run(run_role(args))
     except* (ConfigError, TrainingError) as group:
         sys.stderr.write(f"{first_error(group)}\n")
         code = EXIT_USER
@@ -82,6 +93,9 @@ def main(argv: list[str]) -> int:
         code = EXIT_FENCED
     except* BusError as group:
         sys.stderr.write(f"{first_error(group)}\n")
+        code = 1
+    except* SystemExit:  # nobody here ends so: it is the user's code, past everything that contains it
+        _log.exception("code of yours ended this process")
         code = 1
     return code
 

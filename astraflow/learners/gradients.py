@@ -77,7 +77,7 @@ def accumulate_gradients(
 def _means_at(temperature_N: Tensor, gap_N: Tensor) -> dict[float, Mean]:
     """The mean gap by temperature."""
     found = {}
-    for value in temperature_N.unique().tolist():
+    for value in sorted(set(temperature_N.tolist())):
         of_it_N = gap_N[temperature_N == value]
         found[value] = Mean(float(of_it_N.sum()), of_it_N.numel())
     return found

@@ -21,6 +21,7 @@ from astraflow.errors import ContextError, EnvError, RequestError
 from astraflow.messages import Sampling, Task
 from astraflow.models.tokenizer import ChatTokenizer
 
+PATIENCE_S = 3600.0  # that code which outlives its episode is kept waiting for
 LONG_CHARS, LONG_TOKENS = 8192, 4096  # above these, text takes longer than the loop may be held: 5 ms
 
 
@@ -109,6 +110,8 @@ class RecordedPolicy:
         self, prompt: Tokens, continues: Conversation | None, sampling: Sampling | None
     ) -> tuple[Conversation, Reply]:
         before = continues or next((each for each in reversed(self._mine) if each.extended_by(prompt)), None)
+        if self._play.recording.closed:
+            await self._nobody_waits()
         sampling = sampling or self._sampling
         completion = await self._complete(prompt, sampling, before.replica if before else "")
         decode, ids = self._tokenizer.decode, completion.tokens.tolist()
@@ -154,6 +157,11 @@ class RecordedPolicy:
         finally:
             budget.settle(granted, sampled)
         return completion
+
+    async def _nobody_waits(self) -> None:
+        """For code that was left behind, and asks again whatever it is told: it waits here, which costs nothing."""
+        await asyncio.sleep(PATIENCE_S)
+        raise EnvError(f"the episode of task {self._play.task.id} has ended")
 
     def _check(self, sampling: Sampling) -> None:
         """Raises EnvError for sampling that means nothing, or that can't be trained where this is trained on."""

@@ -93,6 +93,7 @@ class Recording:
     conversations: list[Conversation] = field(default_factory=list)
     calls: dict[str, int] = field(default_factory=dict)  # per policy
     forks: int = 0  # histories that were rewritten
+    closed: bool = False  # the episode has its record
 
     def number_of_call(self, policy: str) -> int:
         """The number of a policy's next call, from 0 on."""
@@ -103,6 +104,15 @@ class Recording:
     def begin(self, conversation: Conversation) -> Conversation:
         self.conversations.append(conversation)
         return conversation
+
+    def close(self) -> None:
+        """The episode is over; what still runs of it isn't recorded any more."""
+        self.closed = True
+
+    def cut_off(self, rewards: Mapping[str, float]) -> bool:
+        """A reply of a policy or role that is rewarded ran out of tokens."""
+        rewarded = (each for each in self.conversations if each.role in rewards or each.policy in rewards)
+        return any(each.cut_off for each in rewarded)
 
     @property
     def roles(self) -> set[str]:
