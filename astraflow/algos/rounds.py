@@ -8,6 +8,7 @@ import math
 
 import msgspec
 
+from astraflow.algos.parts import Parts
 from astraflow.algos.pass_at import ladder, pass_at, standard_error
 from astraflow.algos.samples import Judged, judge
 from astraflow.messages import Episode
@@ -21,11 +22,14 @@ class Tally(msgspec.Struct):
     oldest_version: int = -1  # -1 = none yet
     newest_version: int = -1
     means: list[float] = []  # mean reward of each closed task
+    parts: Parts = msgspec.field(default_factory=Parts)
 
     def add(self, answers: list[Judged]) -> None:
         """The valid answers to one task."""
         self.rewards += sum(each.reward for each in answers)
         self.size += len(answers)
+        for each in answers:
+            self.parts.add(each.parts)
         self.means.append(sum(each.reward for each in answers) / len(answers))
         versions = [version for each in answers for version in each.versions]
         known = [self.oldest_version] if self.oldest_version >= 0 else []
@@ -85,6 +89,7 @@ class Round(msgspec.Struct):
         """The metrics of kind eval."""
         tally = self.tallies.get(policy, Tally())
         values = {"eval.size": float(tally.size), "eval.failed": float(self.failed)}
+        values |= tally.parts.means("eval.part.")
         if tally.size:
             values["eval.reward"] = tally.rewards / tally.size
             values["eval.version_newest"] = float(tally.newest_version)

@@ -37,6 +37,7 @@ class Judged:
     penalty: float = 0.0  # for their length, to be taken off in training; mean as well
     versions: tuple[int, ...] = ()  # that sampled its tokens, sorted
     scores: Mapping[str, float] = field(default_factory=dict)  # by role: mean reward less penalty
+    parts: Mapping[str, float] = field(default_factory=dict)  # that the environment's grade named
 
     @property
     def score(self) -> float:
@@ -86,6 +87,7 @@ def judge(episode: Episode, policy: str, overlong: Overlong = NO_PENALTY) -> Jud
             for role in {trajectory.role for trajectory in trajectories}
         },
         versions=tuple(sorted({span.version for turn in turns for span in turn.versions})),
+        parts=trajectories[0].reward_parts,  # of the episode's outcome, so all have the same
     )
 
 

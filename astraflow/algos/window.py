@@ -7,6 +7,7 @@ in actors/base/metrics.py.
 import math
 from dataclasses import dataclass, field
 
+from astraflow.algos.parts import Parts
 from astraflow.algos.samples import Judged
 from astraflow.messages import Episode, SampleBatch
 
@@ -20,11 +21,15 @@ class Window:
     groups: int = 0
     passed: int = 0
     skipped: int = 0
+    failed: int = 0  # episodes without a valid reward
+    parts: Parts = field(default_factory=Parts)
 
     def see(self, episode: Episode, judged: Judged) -> None:
         """An episode of a group that closed; without a valid reward it counts in no mean."""
+        self.failed += bool(judged.fate)
         if not judged.fate:
             self.rewards.append(judged.reward)
+            self.parts.add(judged.parts)
             if episode.correct is not None and math.isfinite(episode.correct):
                 self.corrects.append(episode.correct)
 
@@ -40,7 +45,11 @@ class Window:
             replayed: groups in it that were trained before.
         """
         effective = list({sample.task_id: sample.reward for sample in batch.samples}.values())
-        values = {"dataflow.skipped_tasks": float(self.skipped), "dataflow.replayed_groups": float(replayed)}
+        values = {
+            "dataflow.skipped_tasks": float(self.skipped),
+            "dataflow.replayed_groups": float(replayed),
+            "dataflow.failed_all": float(self.failed),
+        } | self.parts.means("dataflow.part.")
         for name, numbers in (
             ("dataflow.reward_all", self.rewards),
             ("dataflow.reward_effective", effective),

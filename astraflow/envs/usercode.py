@@ -168,9 +168,13 @@ def leaves(exc: BaseException) -> Iterator[BaseException]:
         yield exc
 
 
-def describe(exc: BaseException) -> str:
-    """An exception and the line of the user's code that raised it, in one line of at most 500 characters."""
-    leaf = next(leaves(exc))
+def describe(exc: BaseException, leaf: BaseException | None = None) -> str:
+    """An exception and the line of the user's code that raised it, in one line of at most 500 characters.
+
+    Args:
+        leaf: which of a group's; None = its first.
+    """
+    leaf = leaf or next(leaves(exc))
     raised = [leaf, exc, *(each for each in (leaf.__cause__, leaf.__context__) if each is not None)]
     stacks = [_stack_of(each) for each in raised]
     where = _own(next((stack for stack in stacks if _theirs(stack)), stacks[0]))

@@ -126,7 +126,7 @@ def test_summary_json_has_stable_keys_and_reads_back(tmp_path: Path) -> None:
         "skipped", "ledger",
     }  # fmt: skip
     assert set(plain["policies"]["solver"]["eval"]["held-out"]["after"]) == {
-        "step", "version", "correct", "reward", "size", "correct_se", "reward_se", "pass_at",
+        "step", "version", "correct", "reward", "size", "correct_se", "reward_se", "pass_at", "failed",
     }  # fmt: skip
 
 

@@ -90,6 +90,7 @@ EVAL_CORRECT = _metric("eval.correct", "1", "mean of correct over the episodes t
 EVAL_CORRECT_SE = _metric("eval.correct_se", "1", "its standard error, from how the tasks differ")
 EVAL_PASS_AT = _metric("eval.pass_at_", "1", "followed by k: the chance that one of k answers is right, unbiased")
 EVAL_REWARD = _metric("eval.reward", "reward", "mean over the set's episodes")
+EVAL_PART = _metric("eval.part.*", "reward", "a part of the reward by the name that grade() gave it, unweighted")
 EVAL_REWARD_SE = _metric("eval.reward_se", "reward", "its standard error, from how the tasks differ")
 EVAL_SIZE = _metric("eval.size", "episodes", "episodes that count in the means")
 EVAL_FAILED = _metric("eval.failed", "episodes", "episodes without a valid reward; not in the means")
@@ -108,6 +109,12 @@ ROLLOUT_CONTINUATIONS = _metric("rollout.continuations", "requests", "generation
 # kind dataflow, one message per emitted batch of a policy: step is the step it is planned for.
 DATAFLOW_REWARD_ALL = _metric(
     "dataflow.reward_all", "reward", "mean over all training episodes since the previous batch, filtered ones too"
+)
+DATAFLOW_FAILED_ALL = _metric(
+    "dataflow.failed_all", "episodes", "those since the previous batch without a valid reward; in none of these means"
+)
+DATAFLOW_PART = _metric(
+    "dataflow.part.*", "reward", "a part of the reward by the name that grade() gave it: mean over all, unweighted"
 )
 DATAFLOW_REWARD_EFFECTIVE = _metric(
     "dataflow.reward_effective", "reward", "mean over the episodes that are in the batch"

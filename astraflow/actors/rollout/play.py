@@ -103,7 +103,7 @@ def reason_of(error: BaseException) -> tuple[Reason, str]:
         if of_kind and (reason is Reason.INFRA or len(of_kind) == len(found)):
             return reason, str(of_kind[0])
     first = next((each for each in found if not isinstance(each, BudgetError | GraderError)), found[0])
-    return Reason.ENV, str(first) if isinstance(first, EnvError) else describe(first)
+    return Reason.ENV, str(first) if isinstance(first, EnvError) else describe(error, first)
 
 
 class Handles(dict[str, RecordedPolicy]):

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 
 from astraflow.actors.base.heartbeat import LoopClock
+from astraflow.envs.usercode import where_of_thread
 
 LOOK_EVERY_S = 1.0
 EXIT = 1  # a crash, for the node: it starts another process
@@ -31,6 +32,7 @@ class Watchdog:
         self._patience_s = patience_s
         self._loop = asyncio.get_running_loop()
         self._clock = LoopClock(self._loop)
+        self._thread_id = threading.get_ident()
         self._closed = threading.Event()
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
@@ -41,14 +43,14 @@ class Watchdog:
     def _watch(self) -> None:
         held = 0  # looks in a row at which it was held up: after a pause of the whole process, there is only one
         while not self._closed.wait(min(LOOK_EVERY_S, self._patience_s / 4)):
-            lag_s, frame = self._clock.lag_s(), self._clock.stuck_frame()
-            held = held + 1 if lag_s > self._patience_s and frame else 0
+            lag_s = self._clock.lag_s()
+            held = held + 1 if lag_s > self._patience_s and self._clock.stuck_frame() else 0
             if held > 1 and not self._closed.is_set():
-                self._end(lag_s, frame)
+                self._end(lag_s)
 
-    def _end(self, lag_s: float, frame: str) -> None:
+    def _end(self, lag_s: float) -> None:
         task = asyncio.current_task(self._loop)  # it stands still: nothing changes under us
-        why = f"it held the event loop up for {lag_s:.0f} s in {frame}"
+        why = f"it held the event loop up for {lag_s:.0f} s in {where_of_thread(self._thread_id)}"
         _log.critical("this process ends itself: %s", why)
         self._blame(task.get_name() if task is not None else "", why)
         logging.shutdown()

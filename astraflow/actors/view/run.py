@@ -12,6 +12,7 @@ import msgspec
 
 from astraflow.actors.base.metrics import (
     DATAFLOW_BUFFERED_GROUPS,
+    DATAFLOW_FAILED_ALL,
     DATAFLOW_REWARD_ALL,
     POLICY_TOKENS_PER_S,
     POLICY_VERSION,
@@ -104,6 +105,11 @@ class RunView:
         """(step or batch, mean reward): of all training episodes where dataflow says so, else of the samples."""
         history = self.history.of(policy)
         return history.series(DATAFLOW_REWARD_ALL, flow=True) or history.series(TRAIN_REWARD_MEAN)
+
+    def failed(self, policy: str) -> float:
+        """Episodes that the newest of these rewards leaves out, as far as dataflow says."""
+        counts = self.history.of(policy).series(DATAFLOW_FAILED_ALL, flow=True)
+        return counts[-1][1] if counts else 0.0
 
     def waits(self) -> list[Wait]:
         """Who waits for what, the longest first; members with the same role and sentence are one row."""
