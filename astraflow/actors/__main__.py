@@ -15,7 +15,7 @@ from pathlib import Path
 
 from astraflow.actors.base.acting import Identity, act
 from astraflow.actors.base.connection import add_flags, from_flags
-from astraflow.actors.base.leaving import leave_behind
+from astraflow.actors.base.leaving import leave_soon
 from astraflow.actors.base.logs import log_to_stderr
 from astraflow.actors.node.exits import EXIT_FENCED, EXIT_USER
 from astraflow.errors import BusError, ConfigError, FencedError, TrainingError
@@ -77,7 +77,7 @@ def main(argv: list[str]) -> int:
     args, code = parse(argv), 0
     with runner:
         code = _run(runner, args)
-        leave_behind(runner, code)
+        leave_soon(code)
     return code
 
 

@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
 
     from astraflow.actors.base.acting import Identity, act
     from astraflow.actors.base.connection import bus_role
-    from astraflow.actors.base.leaving import leave_behind
+    from astraflow.actors.base.leaving import leave_soon
     from astraflow.actors.base.logs import log_to_stderr
     from astraflow.actors.node.join import node_name
     from astraflow.actors.rollout import actor as rollout
@@ -56,10 +56,10 @@ def run(args: argparse.Namespace) -> int:
     with asyncio.Runner() as runner:
         try:
             runner.run(act(options, who, partial(rollout.run, agents=agents)))
+            leave_soon(0)
         finally:
             with suppress(OSError):  # it holds something, or never was
                 who.folder.rmdir()
-        leave_behind(runner, 0)
     return 0
 
 

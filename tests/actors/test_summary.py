@@ -137,6 +137,12 @@ def test_rendered_summary_says_what_a_person_asks() -> None:
         assert part in text, text
 
 
+def test_failures_stand_beside_the_means_that_leave_them_out() -> None:
+    after = evaluation(1, 0.23)
+    after = msgspec.structs.replace(after, values={**after.values, "eval.size": 13.0, "eval.failed": 19.0})
+    assert "13 answers, 19 failed)" in render_summary(summarise(history_of(evaluation(0, 0.1), after), totals_of()))
+
+
 def test_a_step_done_twice_counts_once_and_the_newer_lineage_wins() -> None:
     messages = [train(5, reward=0.1, lineage=1), train(6, lineage=1), train(5, reward=0.9, lineage=2)]
     for order in (messages, messages[::-1]):

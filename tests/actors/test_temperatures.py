@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -72,6 +73,10 @@ async def test_the_learners_logprobs_are_the_engines_at_every_temperature(tmp_pa
     metrics = learner.step(cold).metrics
     assert metrics["mismatch_max"] < 1e-4
     assert not [name for name in metrics if name.startswith("mismatch_at_")]
+    untold = [msgspec.structs.replace(one, temperatures=()) for one in cold]  # records from before it was told
+    for of_the_run, agrees in ((0.5, True), (1.0, False)):
+        learner = TorchLearner(tmp_path, section(dither=False), seed=0, threads=1, temperature=of_the_run)
+        assert (learner.step(untold).metrics["mismatch_max"] < 1e-4) is agrees
     learner = TorchLearner(tmp_path, section(dither=False), seed=0, threads=1)
     metrics = learner.step(mixed).metrics
     found = {name: value for name, value in metrics.items() if name.startswith("mismatch_at_")}

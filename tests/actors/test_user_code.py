@@ -45,6 +45,29 @@ async def test_whatever_an_environment_raises_is_one_record_with_its_line(
     assert " line " in episode.error
 
 
+class Hostile:
+    """A number that ends the process of whoever looks at it."""
+
+    def __float__(self) -> float:
+        raise SystemExit(7)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: Outcome(rewards={"solver": Hostile()}),  # type: ignore[dict-item]
+        lambda: Outcome(rewards={"solver": 1.0}, correct=Hostile()),  # type: ignore[arg-type]
+        lambda: Outcome(rewards={"solver": 1.0}, parts={"a": Hostile()}),  # type: ignore[dict-item]
+        lambda: Outcome(rewards=7),  # type: ignore[arg-type]
+        lambda: Outcome(rewards={"solver": 1.0}, reason="fine"),  # type: ignore[arg-type]
+    ],
+)
+async def test_an_outcome_that_is_none_is_one_record_too(
+    nats_server: EmbeddedServer, tmp_path: Path, made: Callable[[], Outcome]
+) -> None:
+    assert (await episode_of(nats_server, tmp_path, Env(made))).reason is Reason.ENV
+
+
 @pytest.mark.parametrize(
     ("error", "reason"),
     [

@@ -1,22 +1,25 @@
-"""The end of a process in which some task won't end: users' code may swallow every cancel."""
+"""The end of a process that users' code holds up: a task that swallows every cancel, a thread that never returns.
 
-import asyncio
+Only for after the work: whatever must be kept is stored by then.
+"""
+
 import logging
 import os
 import sys
+import threading
 
-LEAVE_S = 1.0
+LEAVE_S = 5.0  # for tasks to end, threads to be joined, the interpreter to close
 
 
-def leave_behind(runner: asyncio.Runner, code: int) -> None:
-    """End the process now if a task is left that doesn't end when it is cancelled; closing a loop waits for all."""
-    loop = runner.get_loop()
-    left = asyncio.all_tasks(loop)
-    for task in left:
-        task.cancel()
-    if not left or not loop.run_until_complete(asyncio.wait(left, timeout=LEAVE_S))[1]:
-        return
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+def leave_soon(code: int) -> None:
+    """End the process with this exit code, if it hasn't ended by itself meanwhile."""
+
+    def end() -> None:
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+    timer = threading.Timer(LEAVE_S, end)
+    timer.daemon = True
+    timer.start()

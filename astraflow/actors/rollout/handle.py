@@ -153,6 +153,11 @@ class RecordedPolicy:
             sampled = 0
             if exc.fills_context and self._play.recording.conversations:
                 raise ContextError(f"what was said so far has filled the context: {exc}") from exc
+            if exc.fills_context:
+                raise EnvError(
+                    f"the prompt has {prompt.size} tokens, which leaves no room in the context of policy {self.policy};"
+                    f" shorten it, or raise policies.{self.policy}.engine.context_length: {exc}"
+                ) from exc
             raise EnvError(str(exc)) from exc
         finally:
             budget.settle(granted, sampled)

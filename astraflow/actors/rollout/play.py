@@ -144,10 +144,14 @@ class Player:
         recording = Recording()
         handles = self._handles(Play(task=task, client=client, recording=recording, budget=budget))
         env = self._envs[task.env]
-        try:
-            outcome = await on_loop(lambda: env.run(task, handles), within_s=task.deadline_s, label=task.id)
+
+        async def played() -> Episode:
+            outcome = await env.run(task, handles)
             recording.close()
-            return self._finish(task, recording, outcome, started_at)
+            return self._finish(task, recording, outcome, started_at)  # its numbers may be objects of the user's
+
+        try:
+            return await on_loop(played, within_s=task.deadline_s, label=task.id)
         except HungError as exc:
             reason, error = Reason.TIMEOUT, str(exc)
         except RaisedError as exc:
@@ -155,8 +159,6 @@ class Player:
             if reason is Reason.ENV:
                 text = "".join(traceback.format_exception(exc.error))
                 _log.error("environment raised:\n%s", utf8(text), extra={"task": task.id})
-        except Exception as exc:  # noqa: BLE001 - the rollout boundary: what it returned is no outcome
-            reason, error = Reason.ENV, str(exc) if isinstance(exc, EnvError) else f"{type(exc).__name__}: {exc}"
         finally:
             recording.close()
         return self._fail(task, recording, reason, error, started_at)
