@@ -4,11 +4,11 @@ Nothing registers itself, and a kind's module is imported only when it is asked 
 packages and in the working directory. Invariant: whatever goes wrong, users' code included, is a ConfigError.
 """
 
+import asyncio
 import importlib
 import importlib.util
 import inspect
 import sys
-from asyncio import CancelledError
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 
 from astraflow.errors import ConfigError
 
-USERS_ERRORS = (Exception, SystemExit, GeneratorExit, CancelledError)
+USERS_ERRORS = (Exception, SystemExit, GeneratorExit, asyncio.CancelledError)
 """What users' code may raise where it is called on this thread; a KeyboardInterrupt may be a person's."""
 
 

@@ -67,7 +67,7 @@ class Threads:
         _tell(job, self._watch)
         try:
             job.value = job.work()
-        except BaseException as exc:  # noqa: BLE001 - a value; in a future, StopIteration would be lost
+        except BaseException as exc:  # noqa: BLE001, ASYNC103 - a value; futures lose StopIteration
             job.error = exc
         with self._lock:
             job.ended = True

@@ -101,8 +101,8 @@ async def _leave(task: "asyncio.Task[Any]") -> None:
 async def _caught(work: Callable[[], Awaitable[T]]) -> tuple[T | None, BaseException | None]:
     try:
         return await work(), None
-    except BaseException as exc:  # noqa: BLE001 - a value: raised out of a task, SystemExit would end the process
-        return None, exc
+    except BaseException as exc:  # noqa: BLE001, ASYNC103 - out of a task, SystemExit would end the process
+        return None, exc  # noqa: ASYNC104 - it is a value from here on
 
 
 async def in_thread(work: Callable[[], T], *, within_s: float) -> T:
@@ -188,8 +188,8 @@ def _stack_of(exc: BaseException) -> list["Entry"]:
 def _said(exc: BaseException) -> str:
     try:
         return str(exc).replace("\n", " ")[:MAX_CHARS]
-    except BaseException as inner:  # noqa: BLE001 - its __str__ is the user's too
-        return f"it can't say what: {type(inner).__name__}"
+    except BaseException as inner:  # noqa: BLE001, ASYNC103 - its __str__ is the user's too
+        return f"it can't say what: {type(inner).__name__}"  # noqa: ASYNC104 - no coroutine
 
 
 def where_of_task(task: "asyncio.Task[Any]") -> str:
