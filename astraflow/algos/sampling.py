@@ -39,7 +39,7 @@ def fault_of_sampling(sampling: Sampling) -> str:
     if sampling.top_k < 0:
         return f"top_k is {sampling.top_k}, expected 0 (off) or more"
     if sampling.max_new_tokens < 1:
-        return f"max_new_tokens is {sampling.max_new_tokens}, expected at least 1"
+        return f"max_new_tokens asks for {sampling.max_new_tokens} new tokens, expected at least 1"
     return ""
 
 
