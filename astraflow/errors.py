@@ -16,11 +16,15 @@
     ├── MessageError               the producer of a message: malformed, oversized, unknown type or version
     ├── EnvError                   the author of an environment or reward
     │   ├── GraderError            the author of a grader: judging an answer failed
+    │   ├── HungError              the author of an environment: its code didn't end within its time
     │   └── BudgetError            the author of an agent: the episode has spent its calls or tokens
+    │       └── ContextError       likewise: a conversation has filled the model's context
+    ├── RaisedError                the author of an environment or agent: what their code raised, with its line
     ├── EngineError                the operator of a policy engine
     │   ├── RefusedError           the caller: an SGLang server answered with an error, with its status
     │   ├── NotSharedError         the operator: an SGLang server doesn't see our folder
-    │   └── ForeignWeightsError    the operator: an SGLang server serves weights that aren't ours
+    │   ├── ForeignWeightsError    the operator: an SGLang server serves weights that aren't ours
+    │   └── RequestError           the author of the request: no engine of this model can serve it
     ├── WeightsError               the publisher of a version: digest, shape or base mismatch
     ├── PlaceError                 the reader of a payload, who tries another place
     ├── TrainingError              the author of the run: training diverged or can't go on from what is there
@@ -118,6 +122,22 @@ class BudgetError(EnvError):
     """An episode has spent its calls or tokens. An agent may catch it and return a reward for what there is."""
 
 
+class ContextError(BudgetError):
+    """What was said so far leaves no room in the model's context for one more token."""
+
+
+class HungError(EnvError):
+    """The user's code didn't end within its time."""
+
+
+class RaisedError(AstraflowError):
+    """What the user's code raised, as a value: `error` may be what no `except Exception` catches."""
+
+    def __init__(self, text: str, *, error: BaseException) -> None:
+        super().__init__(text)
+        self.error = error
+
+
 class EngineError(AstraflowError):
     """A policy engine can't serve."""
 
@@ -136,6 +156,20 @@ class NotSharedError(EngineError):
 
 class ForeignWeightsError(EngineError):
     """The server serves weights that this engine did not give it."""
+
+
+class RequestError(EngineError):
+    """A request that no engine of this model can serve: its tokens, its length or its sampling are wrong.
+
+    Attributes:
+        request_id: whose.
+        fills_context: its prompt leaves no room for a token.
+    """
+
+    def __init__(self, text: str, *, request_id: str = "", fills_context: bool = False) -> None:
+        super().__init__(text)
+        self.request_id = request_id
+        self.fills_context = fills_context
 
 
 class WeightsError(AstraflowError):

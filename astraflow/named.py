@@ -4,6 +4,7 @@ Nothing registers itself, and a kind's module is imported only when it is asked 
 packages and in the working directory. Invariant: whatever goes wrong, users' code included, is a ConfigError.
 """
 
+import asyncio
 import importlib
 import importlib.util
 import inspect
@@ -15,6 +16,9 @@ from types import ModuleType
 from typing import Any
 
 from astraflow.errors import ConfigError
+
+USERS_ERRORS = (Exception, SystemExit, GeneratorExit, asyncio.CancelledError)
+"""What users' code may raise where it is called on this thread; a KeyboardInterrupt may be a person's."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -62,7 +66,7 @@ def build(what: str, kind: str, args: Mapping[str, Any], kinds: Mapping[str, str
         return found(**args)
     except ConfigError as exc:
         raise ConfigError(f"{what} {kind}: {exc}") from exc
-    except Exception as exc:  # users' code
+    except USERS_ERRORS as exc:
         raise ConfigError(f"{what} {kind} can't be built from {dict(args)}: {exc!r}") from exc
 
 
@@ -116,7 +120,7 @@ def load_named(name: str, *, what: str) -> Any:
         ) from exc
     except SyntaxError as exc:
         raise ConfigError(f"{what} {name}: {exc.filename} line {exc.lineno}: {exc.msg}") from exc
-    except Exception as exc:  # users' code runs at import
+    except USERS_ERRORS as exc:
         raise ConfigError(f"{what} {name}: module {module_name!r} can't be imported: {exc!r}") from exc
     if not hasattr(module, attribute):
         raise ConfigError(f"{what} {name}: {module_name} has no {attribute!r}{nearest(attribute, _own(module))}")
@@ -133,7 +137,7 @@ def load_file(file: Path) -> ModuleType:
     sys.path.insert(0, str(file.resolve().parent))
     try:
         spec.loader.exec_module(module)
-    except Exception as exc:  # users' code runs at import
+    except USERS_ERRORS as exc:
         raise ConfigError(f"{file} can't be imported: {exc!r}") from exc
     return module
 

@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import contextlib
 import importlib
+import logging
 import os
 import sys
 from pathlib import Path
@@ -15,10 +16,13 @@ from pathlib import Path
 from astraflow.actors.base.acting import Identity, act
 from astraflow.actors.base.connection import add_flags, from_flags
 from astraflow.actors.base.exits import EXIT_FENCED, EXIT_USER
+from astraflow.actors.base.leaving import leave_soon
 from astraflow.actors.base.logs import log_to_stderr
 from astraflow.concurrency import innermost
 from astraflow.errors import BusError, ConfigError, FencedError, TrainingError
 from astraflow.messages.roles import Role
+
+_log = logging.getLogger(__name__)
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -62,10 +66,17 @@ def main(argv: list[str]) -> int:
         import uvloop
 
         runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    args, code = parse(argv), 0
+    with runner:
+        code = _run(runner, args)
+        leave_soon(code)
+    return code
+
+
+def _run(runner: asyncio.Runner, args: argparse.Namespace) -> int:
     code = 0
     try:
-        with runner:
-            runner.run(run_role(parse(argv)))
+        runner.run(run_role(args))
     except* (ConfigError, TrainingError) as group:
         sys.stderr.write(f"{innermost(group)}\n")
         code = EXIT_USER
@@ -74,6 +85,9 @@ def main(argv: list[str]) -> int:
         code = EXIT_FENCED
     except* BusError as group:
         sys.stderr.write(f"{innermost(group)}\n")
+        code = 1
+    except* SystemExit:  # nobody here ends so: it is the user's code, past everything that contains it
+        _log.exception("code of yours ended this process")
         code = 1
     return code
 

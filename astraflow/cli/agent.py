@@ -35,6 +35,7 @@ def run(args: argparse.Namespace) -> int:
     from functools import partial
 
     from astraflow.actors.base.acting import Identity, act
+    from astraflow.actors.base.leaving import leave_soon
     from astraflow.actors.base.logs import log_to_stderr
     from astraflow.actors.rollout import actor as rollout
     from astraflow.messages.roles import Role
@@ -52,11 +53,13 @@ def run(args: argparse.Namespace) -> int:
         folder=args.folder / f"{args.run_name}-{node}",
     )
     options = connection_of(args, args.join).options(Role.ROLLOUT)
-    try:
-        asyncio.run(act(options, who, partial(rollout.run, agents=agents)))
-    finally:
-        with suppress(OSError):  # it holds something, or never was
-            who.folder.rmdir()
+    with asyncio.Runner() as runner:
+        try:
+            runner.run(act(options, who, partial(rollout.run, agents=agents)))
+            leave_soon(0)
+        finally:
+            with suppress(OSError):  # it holds something, or never was
+                who.folder.rmdir()
     return 0
 
 

@@ -25,6 +25,14 @@ class EnvSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         int, doc("policy calls in an episode, sub-agents' too; beyond, it ends truncated with reward 0; 0 = any", ge=0)
     ] = 0
     max_tokens: Annotated[int, doc("tokens sampled in an episode, likewise; 0 = any number", ge=0)] = 0
+    grade_deadline_s: Annotated[
+        float,
+        doc("time for one grade(), and for one prompt(); beyond, reason grader or env; 0 = the class's own", ge=0),
+    ] = 0.0
+    part_weights: Annotated[
+        dict[str, float],
+        doc("the reward is the sum of grade()'s parts, each times its weight; empty = the class's own"),
+    ] = field(default_factory=dict)
 
 
 class SelectSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -15,6 +15,9 @@ class NodeSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     trainer_threads: Annotated[int, doc("per trainer process; 0 = a share", ge=0)] = 0
     rollouts: Annotated[int, doc("rollout processes", ge=0)] = 1
     episodes_per_rollout: Annotated[int, doc("concurrent episodes in a rollout process", ge=1)] = 64
+    blocked_s: Annotated[
+        float, doc("code of yours may hold a rollout's event loop up for this long; then the process is replaced", gt=0)
+    ] = 60.0
     eval_share: Annotated[
         Fraction, doc("part of them that evaluation may have while training tasks wait; when none does, it has all")
     ] = 0.25

@@ -10,12 +10,14 @@ from collections.abc import Sequence
 
 import msgspec
 
+from astraflow.dataflow.parts import Parts
 from astraflow.dataflow.samples import JudgedMember, judge_episode
 from astraflow.messages import Episode
 from astraflow.messages.metric_names import (
     EVAL_CORRECT,
     EVAL_CORRECT_SE,
     EVAL_FAILED,
+    EVAL_PART,
     EVAL_PASS_AT,
     EVAL_REWARD,
     EVAL_REWARD_SE,
@@ -57,11 +59,14 @@ class Tally(msgspec.Struct):
     oldest_version: int = -1  # -1 = none yet
     newest_version: int = -1
     means: list[float] = []  # mean reward of each closed task
+    parts: Parts = msgspec.field(default_factory=Parts)
 
     def add_answers(self, answers: list[JudgedMember]) -> None:
         """The valid answers to one task."""
         self.rewards += sum(answer.reward for answer in answers)
         self.size += len(answers)
+        for answer in answers:
+            self.parts.add(answer.parts)
         self.means.append(sum(answer.reward for answer in answers) / len(answers))
         versions = [version for answer in answers for version in answer.versions]
         known = [self.oldest_version] if self.oldest_version >= 0 else []
@@ -121,6 +126,7 @@ class Round(msgspec.Struct):
         """The metrics of kind eval."""
         tally = self.tallies.get(policy, Tally())
         values = {EVAL_SIZE: float(tally.size), EVAL_FAILED: float(self.failed)}
+        values |= tally.parts.means(EVAL_PART)
         if tally.size:
             values[EVAL_REWARD] = tally.rewards / tally.size
             values[EVAL_VERSION_NEWEST] = float(tally.newest_version)

@@ -13,7 +13,16 @@ import numpy as np
 
 from astraflow.dataflow.ledger import Fate
 from astraflow.errors import MessageError
-from astraflow.messages import TRAINABLE_REASONS, Episode, Sample, Trajectory, Turn, VersionSpan, array_of
+from astraflow.messages import (
+    TRAINABLE_REASONS,
+    Episode,
+    Sample,
+    TemperatureSpan,
+    Trajectory,
+    Turn,
+    VersionSpan,
+    array_of,
+)
 
 # Beyond this, sums over a group may overflow; no grader means such numbers. NaN and infinity are beyond it too.
 LARGEST_REWARD = 1e100
@@ -49,6 +58,7 @@ class JudgedMember:
     penalty: float = 0.0  # for their length, to be taken off in training; mean as well
     versions: tuple[int, ...] = ()  # that sampled its tokens, sorted
     scores: Mapping[str, float] = field(default_factory=dict)  # by role: mean reward less penalty
+    parts: Mapping[str, float] = field(default_factory=dict)  # that the environment's grade named
 
     @property
     def score(self) -> float:
@@ -98,6 +108,7 @@ def judge_episode(episode: Episode, policy: str, overlong: Overlong = NO_PENALTY
             for role in {trajectory.role for trajectory in trajectories}
         },
         versions=tuple(sorted({span.version for turn in turns for span in turn.versions})),
+        parts=trajectories[0].reward_parts,  # of the episode's outcome, so all have the same
     )
 
 
@@ -120,12 +131,15 @@ def _check(turn: Turn) -> None:
         reached = span.end
     if reached != sampled:
         raise MessageError(f"version spans end at {reached}, expected {sampled}")
+    if turn.sampling is not None and not (math.isfinite(turn.sampling.temperature) and turn.sampling.temperature >= 0):
+        raise MessageError(f"temperature is {turn.sampling.temperature}, expected 0 or more")
 
 
 def sample_of(episode: Episode, at: int, *, advantage: float) -> Sample:
     """Trajectory `at` of a valid episode as a sample: (context, completion) of its turns, one behind the other."""
     trajectory = episode.trajectories[at]
     tokens, mask, logprobs, spans = [], [], [], []
+    temperatures: list[TemperatureSpan] = []
     length = 0
     for turn in trajectory.turns:
         context, completion = turn.context_tokens.numpy(), turn.completion_tokens.numpy()
@@ -135,6 +149,8 @@ def sample_of(episode: Episode, at: int, *, advantage: float) -> Sample:
         start = length + context.size
         spans += [VersionSpan(version=s.version, start=start + s.start, end=start + s.end) for s in turn.versions]
         length = start + completion.size
+        if turn.sampling is not None and completion.size:
+            temperatures.append(TemperatureSpan(temperature=turn.sampling.temperature, start=start, end=length))
     return Sample(
         id=f"{episode.task_id}#{at}",
         task_id=episode.task_id,
@@ -146,4 +162,15 @@ def sample_of(episode: Episode, at: int, *, advantage: float) -> Sample:
         advantage=advantage,
         reward=trajectory.reward,
         env=episode.env,
+        temperatures=_joined(temperatures),
     )
+
+
+def _joined(spans: Sequence[TemperatureSpan]) -> tuple[TemperatureSpan, ...]:
+    """Neighbours of one temperature as one span; what lies between them wasn't sampled."""
+    joined: list[TemperatureSpan] = []
+    for span in spans:
+        if joined and joined[-1].temperature == span.temperature:
+            span = TemperatureSpan(temperature=span.temperature, start=joined.pop().start, end=span.end)
+        joined.append(span)
+    return tuple(joined)

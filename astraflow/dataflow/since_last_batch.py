@@ -7,10 +7,13 @@ in messages/metric_names.py.
 import math
 from dataclasses import dataclass, field
 
+from astraflow.dataflow.parts import Parts
 from astraflow.dataflow.samples import JudgedMember
 from astraflow.messages import Episode, SampleBatch
 from astraflow.messages.metric_names import (
     DATAFLOW_CORRECT_ALL,
+    DATAFLOW_FAILED_ALL,
+    DATAFLOW_PART,
     DATAFLOW_PASS_FRACTION,
     DATAFLOW_REPLAYED_GROUPS,
     DATAFLOW_REWARD_ALL,
@@ -28,11 +31,15 @@ class SinceLastBatch:
     groups: int = 0
     passed: int = 0
     skipped: int = 0
+    failed: int = 0  # episodes without a valid reward
+    parts: Parts = field(default_factory=Parts)
 
     def see_episode(self, episode: Episode, judged: JudgedMember) -> None:
         """An episode of a group that closed; without a valid reward it counts in no mean."""
+        self.failed += judged.fate is not None
         if judged.fate is None:
             self.rewards.append(judged.reward)
+            self.parts.add(judged.parts)
             if episode.correct is not None and math.isfinite(episode.correct):
                 self.corrects.append(episode.correct)
 
@@ -48,7 +55,11 @@ class SinceLastBatch:
             replayed: groups in it that were trained before.
         """
         effective = list({sample.task_id: sample.reward for sample in batch.samples}.values())
-        values = {DATAFLOW_SKIPPED_TASKS: float(self.skipped), DATAFLOW_REPLAYED_GROUPS: float(replayed)}
+        values = {
+            DATAFLOW_SKIPPED_TASKS: float(self.skipped),
+            DATAFLOW_REPLAYED_GROUPS: float(replayed),
+            DATAFLOW_FAILED_ALL: float(self.failed),
+        } | self.parts.means(DATAFLOW_PART)
         for name, numbers in (
             (DATAFLOW_REWARD_ALL, self.rewards),
             (DATAFLOW_REWARD_EFFECTIVE, effective),

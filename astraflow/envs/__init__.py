@@ -18,6 +18,8 @@ verifier_worker    the child process of `verifier_pool`
     presets            published question sets by one word
     question_files     rows of question files
     templates          templates of prompts
+    threads            daemon threads for the user's blocking code
+    usercode           running code of the user's own
 """
 
 from astraflow.envs.agents import Agent, AgentTask, agent

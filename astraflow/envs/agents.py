@@ -29,8 +29,9 @@ class AgentTask:
     """One task, as an agent sees it. Single-turn environments give it `messages`, `prompt` and `grade` too."""
 
     def __init__(
-        self, task: Task, env: Environment, messages: Sequence[ChatMessage] | None = None, expected: str = ""
-    ) -> None:
+        self, task: Task, env: Environment, messages: Sequence[ChatMessage] | None = None, expected: str = "",
+        policies: Mapping[str, PolicyHandle] | None = None,
+    ) -> None:  # fmt: skip
         self.id = task.id
         self.env = task.env
         self.payload = task.payload
@@ -40,6 +41,7 @@ class AgentTask:
         self._task = task
         self._env = env
         self._messages = messages
+        self._policies = policies
 
     @property
     def messages(self) -> Sequence[ChatMessage]:
@@ -61,7 +63,7 @@ class AgentTask:
         if not isinstance(self._env, SingleTurnEnv):
             raise EnvError(f"environment {self.env} grades no single answers; judge in the agent")
         reply = answer if isinstance(answer, Reply) else _as_reply(answer)
-        self.last_grade = await self._env.judge(self._task, reply)
+        self.last_grade = await self._env.judge(self._task, reply, self._policies)
         return self.last_grade
 
 
@@ -113,21 +115,18 @@ class AgentEnv:
     async def run(self, task: Task, policies: Mapping[str, PolicyHandle]) -> Outcome:
         """Let the agent play. Raises EnvError for an environment that fails or an agent that returns no reward."""
         messages, expected = await self._env.ask(task) if isinstance(self._env, SingleTurnEnv) else (None, "")
-        seen = AgentTask(task, self._env, messages, expected)
+        seen = AgentTask(task, self._env, messages, expected, policies)
         try:
             reward = await self._agent(seen, policies)
         except GraderError as exc:
-            return Outcome(rewards={}, reason=Reason.GRADER, error=str(exc))
+            return Outcome(rewards={}, reason=Reason.GRADER, error=str(exc), prompt=as_text(messages or ()))
         if isinstance(reward, Outcome):
             return reward
         grade = seen.last_grade
-        correct = grade.correct if grade is not None else None
-        cut_off = any(policy.cut_off for policy in policies.values()) and (correct is None or correct < 1)
         return Outcome(
             rewards=_rewards(reward, policies, self._agent),
-            correct=correct,
+            correct=grade.correct if grade is not None else None,
             parts=grade.parts if grade is not None else {},
-            reason=Reason.TRUNCATED if cut_off else Reason.OK,
             prompt=as_text(messages or ()),
             answer=expected,
         )

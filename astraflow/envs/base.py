@@ -47,7 +47,11 @@ class PolicyHandle(Protocol):
     """One policy in one role, as an environment sees it. Every call is recorded as a turn of the episode.
 
     A conversation that is sent back with more messages goes on where it was, token for token. Calls may run side by
-    side. Each raises BudgetError when the episode has spent its calls or tokens.
+    side. Each raises BudgetError when the episode has spent its calls or tokens, or has filled the model's context (a
+    ContextError, which is one). A reply gets no more tokens than the context has left.
+
+    `sampling` of a call goes with its tokens into training. Where the policy is trained on what it says, top-k, top-p
+    and greedy sampling are refused with an EnvError; frozen policies and evaluations sample as they like.
     """
 
     @property

@@ -1,10 +1,12 @@
 """From [envs.<name>] of the run file to an environment: the built-in kinds, or `module:Class` of the user's own."""
 
+import math
 from typing import cast
 
 from astraflow.config import EXTERNAL, EnvSection
 from astraflow.envs.agents import Agent
 from astraflow.envs.base import Environment
+from astraflow.envs.single_turn import SingleTurnEnv
 from astraflow.errors import ConfigError
 from astraflow.named import build, load_named, module_found
 
@@ -42,7 +44,23 @@ def build_env(section: EnvSection) -> Environment:
             f"environment {section.kind} has no {', '.join(missing)}; subclass astraflow.envs.SingleTurnEnv "
             "or implement astraflow.envs.Environment"
         )
+    if isinstance(env, SingleTurnEnv):
+        _set_up(env, section)
+    elif section.grade_deadline_s or section.part_weights:
+        raise ConfigError(
+            f"environment {section.kind} has no grade(), so grade_deadline_s and part_weights mean nothing; remove them"
+        )
     return cast(Environment, env)
+
+
+def _set_up(env: SingleTurnEnv, section: EnvSection) -> None:
+    """What the run file says goes before what the class says."""
+    if section.grade_deadline_s:
+        env.grade_deadline_s = section.grade_deadline_s
+    if section.part_weights:
+        env.part_weights = {**env.part_weights, **section.part_weights}
+    if broken := [name for name, weight in env.part_weights.items() if not math.isfinite(weight)]:
+        raise ConfigError(f"part_weights.{broken[0]} is {env.part_weights[broken[0]]}, expected a finite number")
 
 
 def find_agent(env: str, section: EnvSection) -> Agent | None:

@@ -4,6 +4,7 @@ Not here: tensors and models. Invariant: what leaves here is safe to index with.
 Axes: T token of a sample, M sampled token of the whole batch (samples in order, tokens in order), S sample.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,6 +27,7 @@ class Batch:
     sequence_M: NDArray[np.int64]  # which sample, from 0 on
     groups_S: list[str]
     tasks_S: NDArray[np.int64]  # equal for samples of one environment
+    temperatures_M: NDArray[np.float64]  # that each token was sampled at
     skipped: int  # samples without gradient: they only count in the denominator
 
     @property
@@ -51,17 +53,20 @@ class Batch:
 
 
 def read_batch(
-    samples: Sequence[Sample], *, vocabulary: int, only_advantages: bool = True, needs_behaviour: bool = True
-) -> Batch:
+    samples: Sequence[Sample], *, vocabulary: int, only_advantages: bool = True, needs_behaviour: bool = True,
+    temperature: float = 1.0,
+) -> Batch:  # fmt: skip
     """Raises MessageError for arrays of different lengths, missing logprobs, a sampled first token, a foreign token.
 
     Args:
         only_advantages: a sample whose advantage is 0 has no gradient, so it is not computed. Its tokens stay in the
             denominator, or the step would grow with the share of solved groups.
         needs_behaviour: samples without logprobs of the engine are refused.
+        temperature: of tokens whose sample doesn't say.
     """
     items: list[PackItem] = []
     behaviour: list[NDArray[np.float32]] = [np.zeros(0, np.float32)]
+    temperatures: list[NDArray[np.float64]] = [np.zeros(0, np.float64)]
     counts: list[int] = []
     reported = True
     for sample in samples:
@@ -79,6 +84,7 @@ def read_batch(
                 PackItem(group=sample.group_id, tokens_T=tokens_T, sampled_T=sampled_T, first_target=sum(counts)),
             )
         behaviour.append(logprobs_T[sampled_T])
+        temperatures.append(_temperatures(sample, len(tokens_T), temperature)[sampled_T])
         counts.append(count)
     names = {name: i for i, name in enumerate(dict.fromkeys(sample.env for sample in samples))}
     sequence_M = np.repeat(np.arange(len(samples)), counts)
@@ -92,7 +98,18 @@ def read_batch(
         groups_S=[sample.group_id for sample in samples],
         tasks_S=np.array([names[sample.env] for sample in samples], np.int64),
         skipped=len(samples) - len(items),
+        temperatures_M=np.concatenate(temperatures),
     )
+
+
+def _temperatures(sample: Sample, length: int, temperature: float) -> NDArray[np.float64]:
+    """float64[T]. Greedy tokens (0) are reported, and so compared, at 1."""
+    temperatures_T = np.full(length, temperature or 1.0, np.float64)
+    for span in sample.temperatures:
+        if not (0 <= span.start <= span.end <= length and math.isfinite(span.temperature) and span.temperature >= 0):
+            raise MessageError(f"sample {sample.id} of {length} tokens has the temperature span {span}")
+        temperatures_T[span.start : span.end] = span.temperature or 1.0
+    return temperatures_T
 
 
 def _arrays(sample: Sample, vocabulary: int) -> tuple[NDArray[np.int32], NDArray[np.bool_], NDArray[np.float32] | None]:

@@ -23,8 +23,12 @@ LOGIT_BLOCK_BYTES = 64 << 20
 KEPT_LOGIT_BYTES = 256 << 20
 
 
+Temperature = float | Tensor
+"""At which tokens were sampled: one for all, or float32[M], one for each sampled token of the batch."""
+
+
 def micro_batch_logprobs(
-    model: LoadedModel, micro_batch: MicroBatch, *, temperature: float, with_entropy: bool = False
+    model: LoadedModel, micro_batch: MicroBatch, *, temperature: Temperature, with_entropy: bool = False
 ) -> tuple[Tensor, Tensor | None]:
     """float32[N] with gradient: logprobs of the micro-batch's targets, of the temperature-scaled distribution.
 
@@ -52,19 +56,23 @@ def micro_batch_states(model: LoadedModel, micro_batch: MicroBatch) -> Tensor:
 
 
 def state_logprobs(
-    model: LoadedModel, micro_batch: MicroBatch, states_ND: Tensor, *, temperature: float, with_entropy: bool = False
-) -> tuple[Tensor, Tensor | None]:
+    model: LoadedModel, micro_batch: MicroBatch, states_ND: Tensor, *, temperature: Temperature,
+    with_entropy: bool = False,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """As `micro_batch_logprobs`, of hidden states that are there already."""
     targets_N = torch.from_numpy(np.ascontiguousarray(micro_batch.targets_N))
+    scale: float | Tensor = 1.0 / temperature
+    if isinstance(scale, Tensor):
+        scale = scale[torch.from_numpy(micro_batch.order_N)]
     logprobs_N, entropy_N = _TokenLogprobs.apply(  # type: ignore[no-untyped-call]
-        states_ND, model.head_VD, targets_N, 1.0 / temperature, with_entropy
+        states_ND, model.head_VD, targets_N, scale, with_entropy
     )
     return logprobs_N, entropy_N if with_entropy else None
 
 
 @torch.no_grad()
 def batch_logprobs(
-    model: LoadedModel, plan: Sequence[MicroBatch], elsewhere_M: Tensor, *, temperature: float
+    model: LoadedModel, plan: Sequence[MicroBatch], elsewhere_M: Tensor, *, temperature: Temperature
 ) -> Tensor:
     """float32[M], no gradient: logprobs of all targets of the plan, and `elsewhere_M` of the tokens outside it."""
     logprobs_M = elsewhere_M.clone()
@@ -83,18 +91,21 @@ def segment_mask(segments_BL: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class _TokenLogprobs(torch.autograd.Function):
-    """log softmax(scale · h @ headᵀ)[target] and the entropy of that softmax, blockwise; few logits are kept."""
+    """log softmax(scale · h @ headᵀ)[target] and the entropy of that softmax, blockwise; few logits are kept.
+
+    `scale` is one for all or [N].
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, hidden_ND: Tensor, head_VD: Tensor, targets_N: Tensor, scale: float, with_entropy: bool
+        ctx: Any, hidden_ND: Tensor, head_VD: Tensor, targets_N: Tensor, scale: float | Tensor, with_entropy: bool
     ) -> tuple[Tensor, Tensor]:
         normalisers, chosen, entropies, kept = [], [], [], []
         keeps = len(hidden_ND) * head_VD.shape[0] * head_VD.element_size() <= KEPT_LOGIT_BYTES
         for rows in _blocks(hidden_ND, head_VD):
             raw = F.linear(hidden_ND[rows], head_VD)
             kept += [raw] if keeps else []
-            logits = _scaled(raw, scale)
+            logits = _scaled(raw, scale, rows)
             normalisers.append(torch.logsumexp(logits, dim=-1))
             chosen.append(logits.gather(1, targets_N[rows, None]).squeeze(1))
             if with_entropy:
@@ -109,11 +120,12 @@ class _TokenLogprobs(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         hidden_ND, head_VD, targets_N, normaliser_N, entropy_N, *kept = ctx.saved_tensors
-        gradient_N, entropy_gradient_N = gradients[0] * ctx.scale, gradients[1] * ctx.scale
+        gradient_N = gradients[0] * ctx.scale
         hidden_gradient = torch.empty_like(hidden_ND)
         head_gradient: Tensor | None = None
+        entropy_gradient_N = gradients[1] * ctx.scale if len(entropy_N) else gradients[1]
         for i, rows in enumerate(_blocks(hidden_ND, head_VD)):
-            logits = _scaled(kept[i] if kept else F.linear(hidden_ND[rows], head_VD), ctx.scale)
+            logits = _scaled(kept[i] if kept else F.linear(hidden_ND[rows], head_VD), ctx.scale, rows)
             logs = logits.sub(normaliser_N[rows, None])
             factor = -gradient_N[rows, None]  # d logprob / d logits = onehot(target) − softmax
             if len(entropy_N):  # d entropy / d logits = −softmax · (log softmax + entropy)
@@ -130,8 +142,10 @@ class _TokenLogprobs(torch.autograd.Function):
         return hidden_gradient, head_gradient.to(head_VD.dtype), None, None, None
 
 
-def _scaled(raw: Tensor, scale: float) -> Tensor:
+def _scaled(raw: Tensor, scale: float | Tensor, rows: slice) -> Tensor:
     logits = raw.float()
+    if isinstance(scale, Tensor):
+        return logits * scale[rows, None]
     return logits if scale == 1.0 else logits * scale
 
 

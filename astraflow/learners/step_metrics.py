@@ -4,8 +4,9 @@ The table in messages/metric_names.py says what each number is. Over all updates
 what has no data is left out: ratios and mismatch while no sample was computed, a critic's numbers without one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 
 from astraflow.learners.losses.compose import Prepared
 from astraflow.learners.losses.diagnostics import TokenSums
@@ -24,6 +25,7 @@ from astraflow.messages.metric_names import (
     TRAIN_MEAN_RATIO,
     TRAIN_MICRO_BATCHES,
     TRAIN_MISMATCH,
+    TRAIN_MISMATCH_AT,
     TRAIN_MISMATCH_MAX,
     TRAIN_OPTIMIZER_S,
     TRAIN_PREPARE_S,
@@ -37,6 +39,21 @@ from astraflow.messages.metric_names import (
     TRAIN_VALUE_LOSS,
     TRAIN_VALUE_MEAN,
 )
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean that adds up."""
+
+    total: float
+    count: int
+
+
+def merged(one: Mapping[float, Mean], other: Mapping[float, Mean]) -> dict[float, Mean]:
+    """Both together, key by key."""
+    nothing = Mean(0.0, 0)
+    pairs = {key: (one.get(key, nothing), other.get(key, nothing)) for key in {*one, *other}}
+    return {key: Mean(a.total + b.total, a.count + b.count) for key, (a, b) in sorted(pairs.items())}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +72,7 @@ class Update:
     backward_s: float = 0.0
     optimizer_s: float = 0.0
     sums: TokenSums = field(default_factory=TokenSums)
+    mismatch_at: Mapping[float, Mean] = field(default_factory=dict)  # by temperature, where there are several
 
 
 def step_metrics(updates: Sequence[Update]) -> dict[str, float]:
@@ -71,6 +89,8 @@ def step_metrics(updates: Sequence[Update]) -> dict[str, float]:
         TRAIN_BACKWARD_S: sum(each.backward_s for each in updates),
         TRAIN_OPTIMIZER_S: sum(each.optimizer_s for each in updates),
     }
+    mismatch_at: Mapping[float, Mean] = reduce(merged, (each.mismatch_at for each in updates), {})
+    metrics |= {TRAIN_MISMATCH_AT.of(f"{key:.4g}"): each.total / each.count for key, each in mismatch_at.items()}
     return metrics | _token_means(sum((each.sums for each in updates), TokenSums()))
 
 

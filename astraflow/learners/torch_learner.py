@@ -23,7 +23,7 @@ from astraflow.learners.checkpoint import read_state, write_state
 from astraflow.learners.critic import Critic
 from astraflow.learners.export import export_tensors, with_dtype
 from astraflow.learners.gradients import accumulate_gradients
-from astraflow.learners.logprobs import batch_logprobs
+from astraflow.learners.logprobs import Temperature, batch_logprobs
 from astraflow.learners.losses.compose import Loss, Prepared
 from astraflow.learners.losses.tokens import LossBatch
 from astraflow.learners.master import MasterWeights
@@ -56,7 +56,8 @@ class TorchLearner:
         model_folder: what `save_pretrained` wrote, weights and tokenizer. Raises ConfigError if it can't be used.
         seed: of the master's dither; nothing else here is random.
         threads: cores for torch; set for the whole process.
-        temperature: at which the engine samples and reports logprobs; 0 (greedy) reports them at 1.
+        temperature: of tokens whose sample doesn't say at which the engine sampled them; 0 (greedy) reports logprobs
+            at 1.
         share_prefixes: compute the prompt of a group once where that is cheaper and the model allows it.
         reference_folder: the model that a KL is taken to, read if loss.kl > 0; None: `model_folder`.
     """
@@ -74,7 +75,7 @@ class TorchLearner:
     ) -> None:
         torch.set_num_threads(threads)
         self._section = section
-        self._temperature = temperature or 1.0
+        self._temperature = temperature
         self._loss = Loss(section.loss, section.critic)
         self._model = load_model(model_folder)
         self._share_prefixes = share_prefixes and self._model.shares_prefixes
@@ -110,7 +111,7 @@ class TorchLearner:
         """
         batch = read_batch(
             samples, vocabulary=self._model.vocabulary, only_advantages=self._loss.only_advantages,
-            needs_behaviour=self._loss.needs_behaviour,
+            needs_behaviour=self._loss.needs_behaviour, temperature=self._temperature,
         )  # fmt: skip
         if batch.sampled_tokens == 0:
             return StepReport(trained=False, skip_reason="no_tokens")
@@ -148,17 +149,18 @@ class TorchLearner:
     def _prepare(self, batch: Batch) -> Prepared:
         """The whole batch before the first update; what the loss needs of it is computed here."""
         behaviour_M, proximal_M, reference_M = torch.from_numpy(batch.behaviour_M), None, None
+        temperature = temperature_of(batch)
         needs_proximal = self._loss.needs_proximal or not batch.reported
         values_M = None
         looks = needs_proximal or self._reference is not None or self._critic is not None
         plan = self._plan(batch.items) if looks else []
         if needs_proximal:
-            proximal_M = batch_logprobs(self._model, plan, behaviour_M, temperature=self._temperature)
+            proximal_M = batch_logprobs(self._model, plan, behaviour_M, temperature=temperature)
         if not batch.reported:
             assert proximal_M is not None
             behaviour_M = proximal_M  # nothing but metrics looks at it
         if self._reference is not None:
-            reference_M = batch_logprobs(self._reference, plan, behaviour_M, temperature=self._temperature)
+            reference_M = batch_logprobs(self._reference, plan, behaviour_M, temperature=temperature)
         if self._critic is not None:
             values_M = self._critic.batch_values(self._model, plan, batch.sampled_tokens)
         return self._loss.prepare(
@@ -174,12 +176,12 @@ class TorchLearner:
         plan = self._plan(batch.items_of(chosen_S))
         current_M = None
         if self._loss.needs_current:
-            current_M = batch_logprobs(self._model, plan, prepared.anchor_M, temperature=self._temperature)
+            current_M = batch_logprobs(self._model, plan, prepared.anchor_M, temperature=temperature_of(batch))
         weights = self._loss.weigh(prepared, chosen_S=torch.from_numpy(chosen_S), current_M=current_M)
         prepare_s = clock.monotonic() - started
         critic = self._critic
         found = accumulate_gradients(
-            self._model, plan, self._loss, prepared, weights, temperature=self._temperature, critic=critic
+            self._model, plan, self._loss, prepared, weights, temperature=temperature_of(batch), critic=critic
         )
         if not math.isfinite(found.loss + found.value_loss):
             return self._skip("nan_loss", found.loss + found.value_loss)
@@ -192,7 +194,7 @@ class TorchLearner:
         if critic is not None:
             critic.apply_gradients(value_norm)
         return Update(
-            loss=found.loss, grad_norm=norm, sums=found.sums, micro_batches=len(plan),
+            loss=found.loss, grad_norm=norm, sums=found.sums, micro_batches=len(plan), mismatch_at=found.mismatch_at,
             value_loss=found.value_loss, value_grad_norm=value_norm,
             computed_tokens=sum(micro_batch.tokens_BL.size for micro_batch in plan), prepare_s=prepare_s,
             forward_s=found.forward_s, backward_s=found.backward_s, optimizer_s=clock.monotonic() - started,
@@ -259,3 +261,11 @@ class TorchLearner:
     def export_model(self, folder: Path) -> None:
         """Write a folder that transformers loads, tokenizer and chat template included."""
         write_model(folder, self._files, self.export())
+
+
+def temperature_of(batch: Batch) -> Temperature:
+    """Of its tokens: one for all, which is quicker, or each its own."""
+    temperatures_M = batch.temperatures_M
+    if (temperatures_M == temperatures_M[:1]).all():
+        return float(temperatures_M[0])
+    return torch.from_numpy(temperatures_M).float()

@@ -14,6 +14,7 @@ samples       what a trainer consumes
 weights       weight versions
     message       what every message is
     registry      the types of messages by the name that an envelope has for them
+    sampling      how a policy samples, and which of it can be trained
 """
 
 from astraflow.messages.arrays import Array, array_of
@@ -39,7 +40,16 @@ from astraflow.messages.control import (
     Submission,
 )
 from astraflow.messages.episodes import TRAINABLE_REASONS, Episode, Reason, Task, TaskRef, Trajectory, Turn
-from astraflow.messages.generation import ChunkKind, GenCancel, GenChunk, GenRequest, Sampling, VersionSpan
+from astraflow.messages.generation import (
+    ChunkKind,
+    GenCancel,
+    GenChunk,
+    GenRequest,
+    RequestFault,
+    Sampling,
+    TemperatureSpan,
+    VersionSpan,
+)
 from astraflow.messages.message import Message
 from astraflow.messages.registry import MESSAGE_TYPES
 from astraflow.messages.samples import Sample, SampleBatch
@@ -79,6 +89,7 @@ __all__ = [
     "Progress",
     "Reason",
     "Region",
+    "RequestFault",
     "RunRecord",
     "Sample",
     "SampleBatch",
@@ -87,6 +98,7 @@ __all__ = [
     "Submission",
     "Task",
     "TaskRef",
+    "TemperatureSpan",
     "TensorEntry",
     "Trajectory",
     "Turn",

@@ -71,9 +71,10 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 
     context_tokens: Array  # i4[P]: appended since the previous turn's completion
     completion_tokens: Array  # i4[C]: as sampled, including the stop token if there is one
-    logprobs: Array  # f4[C]: behaviour logprobs (temperature-scaled, before top-k/top-p)
+    logprobs: Array  # f4[C]: behaviour logprobs (temperature-scaled, before top-k/top-p; greedy: unscaled)
     versions: tuple[VersionSpan, ...]  # spans over the C completion tokens
     finish_reason: str  # stop | length | abort
+    sampling: Sampling | None = None  # that it was sampled with; None (old records): as the policy's table says
 
 
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True):

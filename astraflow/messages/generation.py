@@ -19,6 +19,14 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     ignore_eos: bool = False
 
 
+class TemperatureSpan(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens [start, end) were sampled at `temperature`, without top-k and top-p."""
+
+    temperature: float
+    start: int
+    end: int
+
+
 class VersionSpan(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens [start, end) were sampled by `version`."""
 
@@ -48,7 +56,15 @@ class ChunkKind(StrEnum):
     TOKENS = "tokens"
     HEARTBEAT = "heartbeat"  # alive, nothing new
     GOODBYE = "goodbye"  # the replica drains; continue elsewhere
-    REFUSED = "refused"  # this request can't be served, e.g. longer than the context; `error` says why
+    REFUSED = "refused"  # this request can't be served; `error` says why
+
+
+class RequestFault(StrEnum):
+    """What is wrong with a refused request itself, so that no replica would take it and trying again is in vain."""
+
+    NONE = ""  # nothing that is known: another replica, or a later one, may serve it
+    CONTEXT = "context"  # its prompt leaves no room for a token
+    REQUEST = "request"  # tokens that the model doesn't have, sampling that means nothing
 
 
 class GenChunk(Message, frozen=True, kw_only=True):
@@ -64,6 +80,7 @@ class GenChunk(Message, frozen=True, kw_only=True):
     versions: tuple[VersionSpan, ...] = ()  # in coordinates of all completion tokens
     finish_reason: str = ""  # "" while running; stop | length | abort
     error: str = ""
+    fault: RequestFault = RequestFault.NONE  # of what was refused
 
 
 class GenCancel(Message, frozen=True, kw_only=True):

@@ -99,6 +99,9 @@ TRAIN_OPTIMIZER_S = _metric("train.optimizer_s", "s", "clipping and optimizer")
 TRAIN_MISMATCH = _metric(
     "train.mismatch", "nat", "mean absolute difference of engine and learner logprob over sampled tokens"
 )
+TRAIN_MISMATCH_AT = _family(
+    "train.mismatch_at_<temperature>", "nat", "the mean over what was sampled at it, if there are several temperatures"
+)
 TRAIN_MISMATCH_MAX = _metric("train.mismatch_max", "nat", "the largest such difference")
 TRAIN_APPROX_KL = _metric("train.approx_kl", "nat", "KL estimate between behaviour and current policy")
 TRAIN_MEAN_RATIO = _metric("train.mean_ratio", "1", "mean importance ratio")
@@ -132,6 +135,7 @@ EVAL_CORRECT = _metric("eval.correct", "1", "mean of correct over the episodes t
 EVAL_CORRECT_SE = _metric("eval.correct_se", "1", "its standard error, from how the tasks differ")
 EVAL_PASS_AT = _family("eval.pass_at_<k>", "1", "the chance that one of k answers is right, unbiased")
 EVAL_REWARD = _metric("eval.reward", "reward", "mean over the set's episodes")
+EVAL_PART = _family("eval.part.<name>", "reward", "a part of the reward by the name that grade() gave it, unweighted")
 EVAL_REWARD_SE = _metric("eval.reward_se", "reward", "its standard error, from how the tasks differ")
 EVAL_SIZE = _metric("eval.size", "episodes", "episodes that count in the means")
 EVAL_FAILED = _metric("eval.failed", "episodes", "episodes without a valid reward; not in the means")
@@ -150,6 +154,12 @@ ROLLOUT_CONTINUATIONS = _metric("rollout.continuations", "requests", "generation
 # kind dataflow, one message per emitted batch of a policy: step is the step it is planned for.
 DATAFLOW_REWARD_ALL = _metric(
     "dataflow.reward_all", "reward", "mean over all training episodes since the previous batch, filtered ones too"
+)
+DATAFLOW_FAILED_ALL = _metric(
+    "dataflow.failed_all", "episodes", "those since the previous batch without a valid reward; in none of these means"
+)
+DATAFLOW_PART = _family(
+    "dataflow.part.<name>", "reward", "a part of the reward by the name that grade() gave it: mean over all, unweighted"
 )
 DATAFLOW_REWARD_EFFECTIVE = _metric(
     "dataflow.reward_effective", "reward", "mean over the episodes that are in the batch"

@@ -3,7 +3,7 @@
 import msgspec
 
 from astraflow.messages.arrays import Array
-from astraflow.messages.generation import VersionSpan
+from astraflow.messages.generation import TemperatureSpan, VersionSpan
 from astraflow.messages.message import Message
 
 
@@ -20,6 +20,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     advantage: float  # with a critic: the reward less penalties, of which the learner makes advantages
     reward: float
     env: str = ""
+    temperatures: tuple[TemperatureSpan, ...] = ()  # in coordinates of T; elsewhere: that of the policy's table
 
 
 class SampleBatch(Message, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from pathlib import Path
 from astraflow.config import EnvSection, EvalSection, PolicySection, RunConfig, SourceSection, TrainerSection
 from astraflow.dataflow.tasks import players_of, trained_by
 from astraflow.errors import ConfigError
+from astraflow.messages.sampling import why_untrainable
 from astraflow.named import did_you_mean
 from astraflow.runfile.critic_checks import check_critic
 from astraflow.runfile.decode import Where
@@ -55,6 +56,7 @@ def _checks(config: RunConfig, where: Where) -> Iterator[Iterator[ConfigError]]:
         yield _check_room(name, policy, where)
         yield _check_toys(name, policy, where)
         yield check_sglang(name, policy, config, where)
+        yield _check_sampling(name, policy, where)
         for check_trainer in (_check_prefetch, _check_warm_up, check_critic, check_loss):
             yield _if_trained(check_trainer, name, policy, where)
         yield _check_weights_stream(name, policy, config, where)
@@ -151,6 +153,12 @@ def _check_room(name: str, policy: PolicySection, where: Where) -> Iterator[Conf
             ("policies", name, "sampling", "max_new_tokens"),
             f"{wanted} new tokens leave no room for a prompt in engine.context_length = {limit}",
         )
+
+
+def _check_sampling(name: str, policy: PolicySection, where: Where) -> Iterator[ConfigError]:
+    """An evaluation samples as it likes."""
+    if policy.trainer and (why := why_untrainable(policy.sampling)):
+        yield where.error(("policies", name, "sampling", why.partition(" ")[0]), f"can't be trained: {why}")
 
 
 def _check_toys(name: str, policy: PolicySection, where: Where) -> Iterator[ConfigError]:

@@ -5,10 +5,12 @@ generate the same questions everywhere only under the hash seed that actors run 
 """
 
 import asyncio
+import contextlib
+import inspect
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -16,7 +18,7 @@ import msgspec
 from astraflow.config import EnvSection, EvalSection, RunConfig, SourceSection, from_json, to_json
 from astraflow.errors import AstraflowError, ConfigError, NotHereError
 from astraflow.models.hub import never_fetching
-from astraflow.named import load_named
+from astraflow.named import USERS_ERRORS, load_named
 from astraflow.runfile.checks import trainable
 from astraflow.runfile.decode import Where
 from astraflow.runfile.unknown import known_part
@@ -86,6 +88,12 @@ def _find_in(name: str, section: EnvSection, config: RunConfig) -> Iterator[Find
         if ":" in section.kind:
             yield from check_first(name, env)
     finally:
+        _close(env)
+
+
+def _close(env: "Environment") -> None:
+    """What it raises is told where it matters, in the run; here the process ends anyway."""
+    with contextlib.suppress(*USERS_ERRORS):
         asyncio.run(env.close())
 
 
@@ -102,7 +110,8 @@ def _find_losses(config: RunConfig) -> Iterator[Finding]:
 def check_first(name: str, env: "Environment") -> Iterator[Finding]:
     """Whether an environment of the user's own makes a task that can be sent, and a prompt of it."""
     from astraflow.envs.base import ChatMessage
-    from astraflow.envs.single_turn import SingleTurnEnv, describe
+    from astraflow.envs.single_turn import SingleTurnEnv
+    from astraflow.envs.usercode import describe
 
     try:
         payload: Any = env.task(0)
@@ -111,11 +120,17 @@ def check_first(name: str, env: "Environment") -> Iterator[Finding]:
             return
         msgspec.msgpack.encode(payload)
         messages: Any = env.prompt(payload) if isinstance(env, SingleTurnEnv) else ()
-    except Exception as exc:  # noqa: BLE001 - users' code
+        if inspect.isawaitable(messages):
+            messages = asyncio.run(_awaited(messages))
+    except USERS_ERRORS as exc:
         yield Finding(("envs", name), f"its first task can't be made: {describe(exc)}")
         return
     if isinstance(messages, str) or not all(isinstance(message, ChatMessage) for message in messages):
         yield Finding(("envs", name), f"prompt() returned {messages!r}, expected a list of ChatMessage")
+
+
+async def _awaited(messages: Awaitable[Any]) -> Any:
+    return await messages
 
 
 def check_ranges(name: str, env: Sized, config: RunConfig) -> Iterator[Finding]:

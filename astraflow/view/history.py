@@ -15,6 +15,7 @@ from astraflow.messages.metric_names import (
     EVAL,
     EVAL_CORRECT,
     EVAL_CORRECT_SE,
+    EVAL_FAILED,
     EVAL_PASS_AT,
     EVAL_REWARD,
     EVAL_REWARD_SE,
@@ -38,6 +39,7 @@ class EvalPoint(msgspec.Struct, frozen=True, kw_only=True):
     correct_se: float | None = None  # standard error, from how the tasks differ
     reward_se: float | None = None
     pass_at: dict[str, float] = {}  # by k, where tasks were answered more than once
+    failed: int = 0  # episodes without a valid reward, which are in none of the means
 
 
 @dataclass
@@ -72,8 +74,8 @@ class History:
 
     def add(self, metrics: Metrics) -> bool:
         """Take one message in; kinds that have no series are ignored. False: it is absurd, anybody may send metrics."""
-        size = metrics.values.get(EVAL_SIZE, 0)
-        if not (math.isfinite(metrics.at) and math.isfinite(size) and metrics.step >= -1 and metrics.batch >= -1):
+        numbers = (metrics.at, metrics.values.get(EVAL_SIZE, 0), metrics.values.get(EVAL_FAILED, 0))
+        if not (all(map(math.isfinite, numbers)) and metrics.step >= -1 and metrics.batch >= -1):
             return False
         if metrics.kind == EVAL:
             self.of(metrics.policy).evals.setdefault(metrics.labels.get(LABEL_SET, ""), {})[metrics.step] = eval_point(
@@ -102,6 +104,7 @@ def eval_point(metrics: Metrics) -> EvalPoint:
         correct_se=_known(metrics, EVAL_CORRECT_SE),
         reward_se=_known(metrics, EVAL_REWARD_SE),
         pass_at=_pass_at(metrics),
+        failed=int(metrics.values.get(EVAL_FAILED, 0)),
     )
 
 

@@ -10,7 +10,7 @@ from rich.text import Text
 from astraflow.messages import Event, MemberState
 from astraflow.view.run_view import RunView
 from astraflow.view.status import PolicyStatus, policy_status
-from astraflow.view.wording import amount, change, clock, counts, duration, sparkline, weights_sentence
+from astraflow.view.wording import amount, change, clock, counts, duration, failures, sparkline, weights_sentence
 
 WAITS_SHOWN = 5
 EVENTS_SHOWN = 3
@@ -47,13 +47,20 @@ def _policy(view: RunView, name: str) -> RenderableType:
     grid.add_row(Text(name, style="bold cyan", overflow="ellipsis"), _steps(status))
     rewards = view.rewards(name)
     if rewards:
-        grid.add_row("", _labelled("reward", f"{rewards[-1][1]:.2f}", sparkline([value for _, value in rewards])))
+        grid.add_row(
+            "",
+            _labelled(
+                "reward",
+                f"{rewards[-1][1]:.2f}{failures(view.failed(name))}",
+                sparkline([value for _, value in rewards]),
+            ),
+        )
     for set_name, (first, last) in status.eval.items():
         if first.correct is not None or last.correct is not None:
             label, values = "correct", change(first.correct, last.correct)
         else:
             label, values = "reward", change(first.reward, last.reward)
-        grid.add_row("", _labelled(label, values, f"{set_name}, step {last.step}"))
+        grid.add_row("", _labelled(label, values, f"{set_name}, step {last.step}{failures(last.failed)}"))
     grid.add_row("", _engine(status))
     if sentence := weights_sentence(status.weights):
         grid.add_row("", Text(f"weights {sentence}", style=QUIET))

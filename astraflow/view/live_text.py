@@ -3,6 +3,7 @@
 from astraflow.messages import Event, Member, Metrics
 from astraflow.messages.metric_names import (
     DATAFLOW_CORRECT_ALL,
+    DATAFLOW_FAILED_ALL,
     DATAFLOW_REWARD_ALL,
     LABEL_SET,
     TRAIN_REWARD_MEAN,
@@ -12,7 +13,7 @@ from astraflow.messages.metric_names import (
 )
 from astraflow.view.history import EvalPoint
 from astraflow.view.run_view import RunView
-from astraflow.view.wording import amount, duration
+from astraflow.view.wording import amount, duration, failures
 
 
 def stamp(view: RunView, at: float) -> str:
@@ -28,11 +29,11 @@ def step_line(view: RunView, metrics: Metrics, *, seconds: float | None) -> str:
     history = view.history.of(policy)
     of_batch = history.flow[metrics.batch].values if metrics.batch in history.flow else {}
     if (reward := of_batch.get(DATAFLOW_REWARD_ALL, values.get(TRAIN_REWARD_MEAN))) is not None:
-        parts.append(f"reward {reward:.2f}")
+        parts.append(f"reward {reward:.2f}{failures(of_batch.get(DATAFLOW_FAILED_ALL, 0))}")
     if (correct := of_batch.get(DATAFLOW_CORRECT_ALL)) is not None:
         parts.append(f"correct {correct:.2f}")
     elif held_out := _newest_correct(view, policy):
-        parts.append(f"eval correct {held_out.correct:.2f} at step {held_out.step}")
+        parts.append(f"eval correct {held_out.correct:.2f}{failures(held_out.failed)} at step {held_out.step}")
     parts.append(f"version {metrics.version}")
     if TRAIN_STALENESS_MEAN in values:
         parts.append(f"staleness {values[TRAIN_STALENESS_MEAN]:.1f}/{values.get(TRAIN_STALENESS_MAX, 0):.0f}")
@@ -56,7 +57,7 @@ def eval_line(view: RunView, metrics: Metrics) -> str:
     point = view.history.of(metrics.policy).evals[set_name][metrics.step]
     correct = f"correct {point.correct:.2f} · " if point.correct is not None else ""
     reward = f"reward {point.reward:.2f} · " if point.reward is not None else ""
-    results = f"{correct}{reward}{point.size} answers"
+    results = f"{correct}{reward}{point.size} answers{failures(point.failed)}"
     return f"{stamp(view, metrics.at)}{metrics.policy} evaluation {set_name} at step {point.step} · {results}"
 
 

@@ -14,6 +14,7 @@ from astraflow.bus import wiring
 from astraflow.config import RunConfig, from_json
 from astraflow.messages import Event, Head, Ledger, Member, MemberState, Message, Progress, Region, RunRecord
 from astraflow.messages.metric_names import (
+    DATAFLOW_FAILED_ALL,
     DATAFLOW_READY_GROUPS,
     DATAFLOW_REWARD_ALL,
     POLICY_TOKENS_PER_S,
@@ -112,6 +113,11 @@ class RunView:
         """(step or batch, mean reward): of all training episodes where dataflow says so, else of the samples."""
         history = self.history.of(policy)
         return history.series(DATAFLOW_REWARD_ALL, flow=True) or history.series(TRAIN_REWARD_MEAN)
+
+    def failed(self, policy: str) -> float:
+        """Episodes that the newest of these rewards leaves out, as far as dataflow says."""
+        counts = self.history.of(policy).series(DATAFLOW_FAILED_ALL, flow=True)
+        return counts[-1][1] if counts else 0.0
 
     def waits(self) -> list[WaitsFor]:
         """Who waits for what, the longest first; members with the same role and sentence are one row."""

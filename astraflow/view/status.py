@@ -44,6 +44,7 @@ class PolicyStatus(msgspec.Struct, frozen=True, kw_only=True):
     ledger: dict[str, int]
     untrained: tuple[str, ...]  # sentences on the last groups that weren't trained, newest last
     weights: dict[str, float]  # newest value of each metric of kind weights
+    failed: float = 0  # episodes that `reward` leaves out
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,6 +140,7 @@ def policy_status(view: RunView, name: str) -> PolicyStatus:
         serving=view.serving(name),
         tokens_per_s=view.tokens_per_s(name),
         reward=rewards[-1][1] if rewards else None,
+        failed=view.failed(name),
         staleness_mean=newest.get(TRAIN_STALENESS_MEAN),
         staleness_max=newest.get(TRAIN_STALENESS_MAX),
         eval={set_name: points for set_name, points in ends.items() if points},

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from astraflow.messages import Member, MemberState
 from astraflow.view.status import PolicyStatus, Status
-from astraflow.view.wording import amount, change, clock, counts, duration, weights_sentence
+from astraflow.view.wording import amount, change, clock, counts, duration, failures, weights_sentence
 
 LINES, COLUMNS = 25, 100
 WAITS_SHOWN = 4
@@ -112,14 +112,15 @@ def _policy_details(name: str, policy: PolicyStatus) -> Iterator[str]:
 
 def _figures(policy: PolicyStatus) -> Iterator[str]:
     if policy.reward is not None:
-        yield f"reward {policy.reward:.2f}, newest"
+        yield f"reward {policy.reward:.2f}{failures(policy.failed)}, newest"
     if policy.staleness_mean is not None and policy.staleness_max is not None:
         yield f"staleness mean {policy.staleness_mean:.2f}, max {policy.staleness_max:.0f} steps"
 
 
 def _evaluations(policy: PolicyStatus) -> list[str]:
     return [
-        f"{name}: correct {change(first.correct, last.correct)} (step {first.step} → {last.step})"
+        f"{name}: correct {change(first.correct, last.correct)}{failures(last.failed)} "
+        f"(step {first.step} → {last.step})"
         for name, (first, last) in policy.eval.items()
     ]
 

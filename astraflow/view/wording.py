@@ -51,6 +51,11 @@ def counts(numbers: dict[str, int]) -> str:
     return ", ".join(f"{name} {count:,}" for count, name in rows) or "none"
 
 
+def failures(count: float) -> str:
+    """What a mean leaves out, to stand behind it: " (3 failed)"; "" for none."""
+    return f" ({count:,.0f} failed)" if math.isfinite(count) and count > 0 else ""
+
+
 def weights_sentence(values: Mapping[str, float]) -> str:
     """Metrics of kind weights as "1.3 % changed, 2.49 MB; served 0.8 s after the step, pause 21 ms"; "" without any."""
     parts = []

@@ -12,7 +12,7 @@ from astraflow.actors.rollout.call import Call, Completion
 from astraflow.actors.rollout.cohort_gate import CohortGate
 from astraflow.bus import EmbeddedServer
 from astraflow.config import RunConfig, RunSection
-from astraflow.messages import ChunkKind, Event, GenCancel, Sampling, Task
+from astraflow.messages import ChunkKind, Event, GenCancel, Sampling, Task, array_of
 from tests.actors.contexts import CONFIG
 from tests.actors.test_policy import Asker, publish, replica, slow
 from tests.support import LIMIT_S, eventually, make_task
@@ -113,13 +113,19 @@ async def test_a_cohort_whose_member_is_cancelled_runs_without_it(nats_server: E
         assert not asker.tokens("a")
 
 
-async def test_a_cohort_that_the_engine_refuses_fails_as_a_whole_and_the_next_one_runs(
+async def test_a_request_that_the_engine_refuses_leaves_its_cohort_which_runs(
     nats_server: EmbeddedServer, tmp_path: Path
 ) -> None:
     async with replica(nats_server, tmp_path, deterministic()) as (ctx, publisher), Asker.open(ctx.bus) as asker:
-        await asker.ask("a", **TOGETHER)
-        await asker.ask("long", sampling=Sampling(max_new_tokens=100_000), **TOGETHER)
-        for id in ("a", "long"):
+        await asker.ask("a", cohort_id="c", cohort_size=3)
+        await asker.ask("foreign", prompt_tokens=array_of([1, 100_000], "i4"), cohort_id="c", cohort_size=3)
+        await asker.ask("cold", sampling=Sampling(temperature=-1.0), cohort_id="c", cohort_size=3)
+        for id in ("foreign", "cold"):
+            await eventually(lambda id=id: ChunkKind.REFUSED in asker.kinds(id))  # type: ignore[misc]
+        await eventually(lambda: asker.finished("a"))
+        for id in ("e", "f"):
+            await asker.ask(id, prompt_tokens=array_of([1, 100_000], "i4"), cohort_id="e", cohort_size=2)
+        for id in ("e", "f"):
             await eventually(lambda id=id: ChunkKind.REFUSED in asker.kinds(id))  # type: ignore[misc]
         await publish(publisher, 1)  # a swap gets its turn too
         await asker.ask("next", cohort_id="d", cohort_size=1, min_version=1)

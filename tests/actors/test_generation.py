@@ -13,8 +13,17 @@ from astraflow.actors.base.context import ActorContext
 from astraflow.actors.rollout.call import Call, Completion
 from astraflow.actors.rollout.generation import GenerationClient
 from astraflow.bus import Bus, EmbeddedServer
-from astraflow.errors import EngineError
-from astraflow.messages import ChunkKind, GenCancel, GenChunk, GenRequest, Sampling, VersionSpan, array_of
+from astraflow.errors import EngineError, RequestError
+from astraflow.messages import (
+    ChunkKind,
+    GenCancel,
+    GenChunk,
+    GenRequest,
+    RequestFault,
+    Sampling,
+    VersionSpan,
+    array_of,
+)
 from tests.actors.contexts import context, with_bus
 from tests.support import LIMIT_S, eventually
 
@@ -149,7 +158,17 @@ async def _ticks(period_s: float) -> AsyncIterator[None]:
         yield
 
 
-async def test_a_refusal_is_an_error_with_the_replicas_words(nats_server: EmbeddedServer, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("fault", "kind", "fills"),
+    [
+        (RequestFault.NONE, EngineError, False),
+        (RequestFault.REQUEST, RequestError, False),
+        (RequestFault.CONTEXT, RequestError, True),
+    ],
+)
+async def test_a_refusal_is_an_error_with_the_replicas_words(
+    nats_server: EmbeddedServer, tmp_path: Path, fault: RequestFault, kind: type[EngineError], fills: bool
+) -> None:
     async with (
         context(nats_server, tmp_path, role="rollout") as ctx,
         GenerationClient.open(ctx) as client,
@@ -160,11 +179,13 @@ async def test_a_refusal_is_an_error_with_the_replicas_words(nats_server: Embedd
         async def refuse() -> None:
             request = await peer.next_request()
             await peer.say(request, ChunkKind.ACCEPTED)
-            await peer.say(request, ChunkKind.REFUSED, error="context of 8 tokens is too short")
+            await peer.say(request, ChunkKind.REFUSED, error="context of 8 tokens is too short", fault=fault)
 
         group.create_task(refuse())
-        with pytest.raises(EngineError, match="context of 8 tokens is too short"):
+        with pytest.raises(EngineError, match="context of 8 tokens is too short") as caught:
             await client.generate(CALL)
+        assert type(caught.value) is kind
+        assert getattr(caught.value, "fills_context", False) is fills
 
 
 async def test_a_cancelled_call_is_cancelled_at_the_replica(nats_server: EmbeddedServer, tmp_path: Path) -> None:

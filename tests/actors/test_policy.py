@@ -8,12 +8,13 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import pytest
 
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.policy import actor as policy
 from astraflow.bus import Bus, EmbeddedServer, wiring
-from astraflow.config import EngineSection
-from astraflow.messages import ChunkKind, GenChunk, GenRequest, MemberState, Sampling, array_of
+from astraflow.config import EngineSection, RunConfig
+from astraflow.messages import ChunkKind, GenChunk, GenRequest, MemberState, RequestFault, Sampling, array_of
 from astraflow.models.toy import toy_model
 from astraflow.weights.transfer.publisher import WeightPublisher
 from tests.actors.contexts import CONFIG, context
@@ -159,11 +160,44 @@ async def test_a_draining_replica_hands_over_at_once(nats_server: EmbeddedServer
 
 async def test_what_an_engine_refuses_is_refused_with_a_reason(nats_server: EmbeddedServer, tmp_path: Path) -> None:
     async with replica(nats_server, tmp_path) as (ctx, _), Asker.open(ctx.bus) as asker:
-        await asker.ask("long", sampling=Sampling(max_new_tokens=100_000))
-        await eventually(lambda: ChunkKind.REFUSED in asker.kinds("long"))
-        assert "100" in next(chunk.error for chunk in asker.chunks if chunk.kind is ChunkKind.REFUSED)
+        await asker.ask("foreign", prompt_tokens=array_of([1, 100_000], "i4"))
+        await eventually(lambda: ChunkKind.REFUSED in asker.kinds("foreign"))
+        refusal = next(chunk for chunk in asker.chunks if chunk.kind is ChunkKind.REFUSED)
+        assert "100000" in refusal.error
+        assert refusal.fault is RequestFault.REQUEST
         await asker.ask("next")
         await eventually(lambda: asker.finished("next"))
+
+
+def short(length: int) -> RunConfig:
+    """CONFIG with a context of so many tokens."""
+    engine = EngineSection(kind="toy", context_length=length)
+    solver = msgspec.structs.replace(CONFIG.policies["solver"], engine=engine)
+    return msgspec.structs.replace(CONFIG, policies={"solver": solver})
+
+
+@pytest.mark.parametrize(("prompt", "wanted", "sampled"), [(3, 20, 7), (9, 20, 1), (3, 7, 7), (3, 100_000, 7)])
+async def test_a_completion_gets_what_the_context_has_left(
+    nats_server: EmbeddedServer, tmp_path: Path, prompt: int, wanted: int, sampled: int
+) -> None:
+    async with replica(nats_server, tmp_path, short(10)) as (ctx, _), Asker.open(ctx.bus) as asker:
+        sampling = Sampling(max_new_tokens=wanted, ignore_eos=True)
+        await asker.ask("a", prompt_tokens=array_of([1] * prompt, "i4"), sampling=sampling)
+        await eventually(lambda: asker.finished("a"))
+        assert (len(asker.tokens("a")), asker.finished("a")) == (sampled, "length")
+
+
+async def test_a_prompt_that_leaves_no_room_is_refused_and_what_had_filled_the_context_ends(
+    nats_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    async with replica(nats_server, tmp_path, short(10)) as (ctx, _), Asker.open(ctx.bus) as asker:
+        await asker.ask("full", prompt_tokens=array_of([1] * 10, "i4"))
+        await eventually(lambda: ChunkKind.REFUSED in asker.kinds("full"))
+        refusal = next(chunk for chunk in asker.chunks if chunk.kind is ChunkKind.REFUSED)
+        assert refusal.fault is RequestFault.CONTEXT
+        await asker.ask("end lost", prompt_tokens=array_of([1] * 10, "i4"), position=4)
+        await eventually(lambda: asker.finished("end lost"))
+        assert (asker.tokens("end lost"), asker.finished("end lost")) == ([], "length")
 
 
 async def test_an_expired_request_is_not_worked_on(nats_server: EmbeddedServer, tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
 import asyncio
+import math
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,7 +13,7 @@ from astraflow.actors.rollout.call_stream import merge_spans
 from astraflow.actors.rollout.handle import Play, RecordedPolicy, turn_seed
 from astraflow.actors.rollout.recording import Recording
 from astraflow.envs.base import ChatMessage
-from astraflow.errors import BudgetError
+from astraflow.errors import BudgetError, ContextError, EnvError, RequestError
 from astraflow.messages import Sampling, Task, VersionSpan
 
 
@@ -235,3 +237,82 @@ async def test_calls_carry_the_tasks_seed_versions_and_ids() -> None:
 def test_spans_of_the_same_version_are_joined() -> None:
     spans = [VersionSpan(version=v, start=s, end=e) for v, s, e in ((1, 0, 2), (1, 2, 3), (2, 3, 4), (1, 4, 5))]
     assert [(span.version, span.start, span.end) for span in merge_spans(spans)] == [(1, 0, 3), (2, 3, 4), (1, 4, 5)]
+
+
+class Refusing(Scripted):
+    """Refuses every call after those that it has answers for."""
+
+    async def generate(self, call: Call) -> Completion:
+        if not self.answers:
+            raise RequestError("the prompt fills it", request_id=call.id, fills_context=True)
+        return await super().generate(call)
+
+
+async def test_a_prompt_that_alone_fills_the_context_is_the_environments_fault() -> None:
+    policy, _ = handle(Refusing())
+    with pytest.raises(EnvError, match=r"the prompt has 2 tokens, which leaves no room.*the prompt fills it") as caught:
+        await policy.chat([user("ab")])
+    assert not isinstance(caught.value, BudgetError)
+
+
+async def test_a_conversation_that_has_filled_the_context_has_spent_its_budget() -> None:
+    policy, record = handle(Refusing("xy"), budget=Budget(max_tokens=5))
+    await policy.chat([user("ab")])
+    for asked in (policy, policy.spawn("worker")):
+        with pytest.raises(ContextError, match="has filled the context"):
+            await asked.chat([user("ab"), assistant("xy"), user("cd")])
+    assert [len(each.turns) for each in record.conversations] == [1]
+
+
+TRAINED = {"feeds": ("solver",)}
+
+
+@pytest.mark.parametrize(
+    ("sampling", "words"),
+    [
+        (Sampling(top_k=5), "top_k = 5 cuts"),
+        (Sampling(top_p=0.9), "top_p = 0.9 cuts"),
+        (Sampling(temperature=0.0), "greedy"),
+        (Sampling(temperature=0.001), "use at least 0.05"),
+        (Sampling(temperature=0.5, top_p=0.999), "top_p = 0.999"),
+    ],
+)
+async def test_sampling_that_cannot_be_trained_is_refused_where_it_is_trained_only(
+    sampling: Sampling, words: str
+) -> None:
+    client = Scripted("x", "y", "z")
+    policy, record = handle(client, **TRAINED)
+    with pytest.raises(EnvError, match=re.escape(words)):
+        await policy.chat([user("a")], sampling=sampling)
+    with pytest.raises(EnvError, match=re.escape(words)):
+        await policy.spawn("worker").generate(np.array([1], np.int32), sampling=sampling)
+    assert client.calls == []
+    assert record.conversations == []
+    frozen, _ = handle(client, feeds=("another",))
+    evaluated, _ = handle(client, eval_set="held-out", **TRAINED)
+    for free in (frozen, evaluated):
+        await free.chat([user("a")], sampling=sampling)
+    assert [call.sampling.top_k for call in client.calls] == [sampling.top_k] * 2
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(temperature=math.nan), Sampling(temperature=-1.0), Sampling(temperature=math.inf),
+        Sampling(top_p=0.0), Sampling(top_p=1.5), Sampling(top_p=math.nan), Sampling(top_k=-1),
+        Sampling(max_new_tokens=0),
+    ],
+)  # fmt: skip
+async def test_sampling_that_means_nothing_is_the_authors_error(sampling: Sampling) -> None:
+    policy, _ = handle(Scripted("x"))
+    with pytest.raises(EnvError, match="can't be asked so"):
+        await policy.chat([user("a")], sampling=sampling)
+
+
+async def test_a_turn_records_what_it_was_sampled_with() -> None:
+    policy, record = handle(Scripted("xy", "z"), **TRAINED)
+    await policy.chat([user("ab")])
+    await policy.chat([user("ab"), assistant("xy"), user("cd")], sampling=Sampling(temperature=0.5))
+    (trajectory,) = record.trajectories({"solver": 0.0})
+    recorded = [turn.sampling for turn in trajectory.turns]
+    assert [(each.temperature, each.max_new_tokens) for each in recorded if each] == [(1.0, 50), (0.5, 256)]

@@ -123,7 +123,7 @@ def test_summary_json_has_stable_keys_and_reads_back(tmp_path: Path) -> None:
         "skipped", "ledger",
     }  # fmt: skip
     assert set(plain["policies"]["solver"]["eval"]["held-out"]["after"]) == {
-        "step", "version", "correct", "reward", "size", "correct_se", "reward_se", "pass_at",
+        "step", "version", "correct", "reward", "size", "correct_se", "reward_se", "pass_at", "failed",
     }  # fmt: skip
 
 
@@ -132,6 +132,12 @@ def test_rendered_summary_says_what_a_person_asks() -> None:
     for part in ("run demo: finished", "5 min 20 s", "first step after 10 s", "30 of 30 steps", "correct 0.12 → 0.97",
                  "1,920 tasks", "zero-advantage 78, infra 2", "judge: frozen"):  # fmt: skip
         assert part in text, text
+
+
+def test_failures_stand_beside_the_means_that_leave_them_out() -> None:
+    after = evaluation(1, 0.23)
+    after = msgspec.structs.replace(after, values={**after.values, "eval.size": 13.0, "eval.failed": 19.0})
+    assert "13 answers, 19 failed)" in render_summary(summarise(history_of(evaluation(0, 0.1), after), totals_of()))
 
 
 def test_a_step_done_twice_counts_once_and_the_newer_lineage_wins() -> None:

@@ -433,6 +433,7 @@ def test_batch_metrics_have_the_names_of_the_table() -> None:
     assert values["dataflow.correct_all"] == 0.75
     assert values["dataflow.pass_fraction"] == pytest.approx(2 / 3)
     assert values["dataflow.open_groups"] == 1
+    assert values["dataflow.failed_all"] == 0
 
 
 def test_what_is_known_of_the_trainer_after_a_restart_makes_no_surplus() -> None:

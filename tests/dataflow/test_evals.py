@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
-from astraflow.actors.rollout.sampling import sampling_for
 from astraflow.config import EnvSection, EvalSection, PolicySection, SamplingSection, SourceSection, TrainerSection
 from astraflow.messages import Reason
+from astraflow.messages.sampling import sampling_for
 from tests.dataflow.dataflow_world import Trainer, World, config_of, episode_of
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from astraflow.dataflow.samples import judge_episode, sample_of, trajectories_of
-from astraflow.messages import Episode, Reason, Trajectory, Turn, VersionSpan, array_of
+from astraflow.messages import Episode, Reason, Sampling, Trajectory, Turn, VersionSpan, array_of
 
 
 def turn(context: list[int], completion: list[int], spans: list[tuple[int, int, int]], **changes: Any) -> Turn:
@@ -44,6 +44,25 @@ def test_turns_are_concatenated_and_spans_move_along() -> None:
     assert [(s.version, s.start, s.end) for s in sample.versions] == [(7, 3, 4), (8, 4, 5), (8, 6, 9)]
     assert (sample.id, sample.task_id, sample.group_id) == ("inc/train/0/3/1#0", "inc/train/0/3/1", "inc/train/0/3")
     assert (sample.advantage, sample.reward, sample.env) == (-2.0, 0.5, "math")
+
+
+def test_each_token_keeps_the_temperature_that_it_was_sampled_at() -> None:
+    hot, cold = Sampling(temperature=1.5), Sampling(temperature=0.5, max_new_tokens=7)
+    turns = [
+        turn([1, 2], [3, 4], [(1, 0, 2)], sampling=hot),
+        turn([5], [6], [(1, 0, 1)], sampling=msgspec.structs.replace(hot, max_new_tokens=9)),
+        turn([7], [8], [(1, 0, 1)], sampling=cold),
+        turn([9], [], [], sampling=hot),
+        turn([10], [11], [(1, 0, 1)]),
+    ]
+    sample = sample_of(episode(one(*turns)), 0, advantage=1.0)
+    assert [(s.temperature, s.start, s.end) for s in sample.temperatures] == [(1.5, 2, 6), (0.5, 7, 8)]
+
+
+@pytest.mark.parametrize("temperature", [math.nan, math.inf, -0.5])
+def test_a_turn_of_an_impossible_temperature_is_malformed(temperature: float) -> None:
+    strange = turn([1], [2], [(1, 0, 1)], sampling=Sampling(temperature=temperature))
+    assert judge_episode(episode(one(strange)), "solver").fate == "malformed"
 
 
 def test_a_turn_that_sampled_nothing_leaves_only_its_context() -> None:

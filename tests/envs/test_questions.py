@@ -53,11 +53,12 @@ TWO = [("1+1?", "2"), ("2+2?", "4")]
         ("a.csv", b"question,answer\r\n1+1?,2\r\n2+2?,4\r\n"),
         ("a.csv", "\ufeffanswer,question\n2,1+1?\n4,2+2?\n".encode()),
         ("a.tsv", b"question\tanswer\n1+1?\t2\n2+2?\t4\n"),
-        ("a.jsonl.gz", gzip.compress(LINES.encode())),
-        ("a.json.GZ", gzip.compress(json.dumps(ROWS).encode())),
+        ("a.jsonl.gz", gzip.compress(LINES.encode(), mtime=0)),
+        ("a.json.GZ", gzip.compress(json.dumps(ROWS).encode(), mtime=0)),
         (
             "a.jsonl.gz",
-            gzip.compress(LINES[: LINES.index("\n") + 1].encode()) + gzip.compress(LINES.splitlines()[1].encode()),
+            gzip.compress(LINES[: LINES.index("\n") + 1].encode(), mtime=0)
+            + gzip.compress(LINES.splitlines()[1].encode(), mtime=0),
         ),
         ("a.jsonl.zst", zstandard.compress(LINES.encode())),
         ("a.jsonl", zstandard.compress(LINES.encode())),  # packed without saying so
@@ -357,7 +358,7 @@ def test_a_wrong_column_names_the_key_the_columns_and_the_nearest(tmp_path, form
         ("a.jsonl", b"<!DOCTYPE html>", "looks like a web page"),
         ("a.parquet", b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
         ("a.jsonl", b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
-        ("a.jsonl.gz", gzip.compress(LINES.encode())[:-12], "can't be read"),
+        ("a.jsonl.gz", gzip.compress(LINES.encode(), mtime=0)[:-12], "can't be read"),
         ("a.jsonl.gz", b"\x1f\x8bnonsense", "can't be read"),
         ("a.jsonl.zst", zstandard.compress(LINES.encode() * 99)[:-5], "can't be read"),
         ("a.jsonl", LINES.encode() + b'{"question": "\xe9"', r"a\.jsonl:3: not UTF-8"),

@@ -1,5 +1,6 @@
 """Loss and gradients equal a plain one-sample-at-a-time computation, whatever the plan."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,13 +10,15 @@ import torch
 import transformers
 
 from astraflow.config import LossSection
+from astraflow.errors import MessageError
 from astraflow.learners.batch import Batch, read_batch
 from astraflow.learners.gradients import Backward, accumulate_gradients
 from astraflow.learners.losses.compose import Loss
 from astraflow.learners.losses.tokens import LossBatch
 from astraflow.learners.model import SHARED_PREFIX_FAMILIES, LoadedModel, load_model
 from astraflow.learners.packing import Costs, MicroBatch, plan_micro_batches
-from astraflow.messages import Sample, array_of
+from astraflow.learners.torch_learner import temperature_of
+from astraflow.messages import Sample, TemperatureSpan, array_of
 from tests.learners.learner_cases import batch, model_folder, sample
 
 DEFAULTS = LossSection()
@@ -25,14 +28,20 @@ CASES = [
 ]
 
 
-def reference(folder: Path, samples: Sequence[Sample], *, temperature: float) -> tuple[float, dict[str, torch.Tensor]]:
-    """The clipped loss as one would write it down, through transformers' own logits."""
+def reference(
+    folder: Path, samples: Sequence[Sample], *, temperature: float | None
+) -> tuple[float, dict[str, torch.Tensor]]:
+    """The clipped loss as one would write it down, through transformers' own logits. None: at each sample's own."""
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, local_files_only=True).eval()
     objective, count = torch.zeros(()), 0
     for one in samples:
         tokens_T = torch.tensor(one.tokens.numpy().astype("int64"))
         mask_T = torch.tensor(one.loss_mask.numpy().astype(bool))
-        logits = model(input_ids=tokens_T[None]).logits[0, :-1] / temperature
+        logits = model(input_ids=tokens_T[None]).logits[0, :-1]
+        divisors = torch.full((len(logits), 1), temperature or 1.0)
+        for span in one.temperatures if temperature is None else ():
+            divisors[span.start - 1 : span.end - 1] = span.temperature
+        logits = logits / divisors
         logprobs = logits.log_softmax(-1).gather(1, tokens_T[1:, None]).squeeze(1)[mask_T[1:]]
         ratio = (logprobs - torch.tensor(one.logprobs.numpy().copy())[mask_T]).exp()
         objective = objective + torch.minimum(ratio * one.advantage, ratio.clamp(0.8, 1.28) * one.advantage).sum()
@@ -48,7 +57,7 @@ def gradients_of(
     read: Batch,
     *,
     loss: LossSection = DEFAULTS,
-    temperature: float = 1.0,
+    temperature: float | torch.Tensor = 1.0,
 ) -> Backward:
     """What the learner does in a step's only update."""
     one = Loss(loss)
@@ -70,7 +79,7 @@ def ours(
     *,
     budget: int,
     share: bool,
-    temperature: float = 1.0,
+    temperature: float | torch.Tensor = 1.0,
     per_pass: float = 8.0,
 ) -> tuple[float, dict[str, torch.Tensor], int]:
     model = load_model(folder)
@@ -125,6 +134,39 @@ def test_logprobs_are_of_the_temperature_that_was_sampled_at(tmp_path: Path) -> 
     found_loss, found, _ = ours(folder, batch(), budget=64, share=True, temperature=0.7)
     assert found_loss == pytest.approx(loss, abs=1e-6)
     assert_equal(found, expected)
+
+
+def several_temperatures() -> list[Sample]:
+    """The batch, each half of each completion at its own temperature."""
+    samples = []
+    for i, one in enumerate(batch()):
+        start, end = int(one.loss_mask.numpy().argmin() + (one.loss_mask.numpy() == 0).sum()), one.tokens.shape[0]
+        middle = (start + end) // 2
+        spans = ((0.4 + 0.1 * i, start, middle), (1.5, middle, end))
+        temperatures = tuple(TemperatureSpan(temperature=t, start=s, end=e) for t, s, e in spans if e > s)
+        samples.append(msgspec.structs.replace(one, temperatures=temperatures))
+    return samples
+
+
+@pytest.mark.parametrize("budget", [16, 4096])
+@pytest.mark.parametrize("share", [False, True])
+def test_each_token_has_its_own_temperature(tmp_path: Path, budget: int, share: bool) -> None:
+    folder, samples = model_folder(tmp_path), several_temperatures()
+    loss, expected = reference(folder, samples, temperature=None)
+    read = read_batch(samples, vocabulary=64)
+    found_loss, found, _ = ours(folder, samples, budget=budget, share=share, temperature=temperature_of(read))
+    assert found_loss == pytest.approx(loss, abs=1e-6)
+    assert_equal(found, expected)
+
+
+@pytest.mark.parametrize("span", [(0.5, 0, 99), (0.5, -1, 2), (0.5, 3, 2), (math.nan, 0, 1), (-1.0, 0, 1)])
+def test_a_temperature_span_that_does_not_fit_is_refused(span: tuple[float, int, int]) -> None:
+    temperature, start, end = span
+    wrong = msgspec.structs.replace(
+        sample([1, 2], [3]), temperatures=(TemperatureSpan(temperature=temperature, start=start, end=end),)
+    )
+    with pytest.raises(MessageError, match="temperature span"):
+        read_batch([wrong], vocabulary=64)
 
 
 def test_turns_after_the_first_are_masked_and_packed(tmp_path: Path) -> None:

@@ -5,11 +5,18 @@ import io
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 from rich.console import Console
 
 from astraflow.bus import wiring
 from astraflow.messages import Event, MemberState, Metrics, Progress
-from astraflow.messages.metric_names import DATAFLOW, DATAFLOW_CORRECT_ALL, DATAFLOW_REWARD_ALL, POLICY_TOKENS_PER_S
+from astraflow.messages.metric_names import (
+    DATAFLOW,
+    DATAFLOW_CORRECT_ALL,
+    DATAFLOW_FAILED_ALL,
+    DATAFLOW_REWARD_ALL,
+    POLICY_TOKENS_PER_S,
+)
 from astraflow.view.live import live_view
 from astraflow.view.live_rich import picture
 from astraflow.view.live_text import eval_line, event_line, member_line, step_line
@@ -93,6 +100,9 @@ def test_a_step_is_one_line() -> None:
     line = step_line(view, train(2, skipped=1.0), seconds=3.4)
     assert "reward 0.40 · correct 0.30 · version 2 · " in line
     assert line.endswith("staleness 0.5/1 · 1,234 tokens/s · 3.4 s · SKIPPED")
+    everything[DATAFLOW_FAILED_ALL] = 3.0
+    view.history.add(Metrics(kind=DATAFLOW, at=AT, policy="solver", step=1, batch=2, values=everything))
+    assert "reward 0.40 (3 failed) · correct 0.30" in step_line(view, train(2), seconds=None)
     assert "reward 0.50 · eval" in step_line(view, train(3), seconds=None)  # dataflow said nothing of batch 3
 
 
@@ -102,6 +112,10 @@ def test_other_news_are_one_line_each() -> None:
     assert eval_line(view, evaluation(10, 0.5)) == (
         "  1 min 41 s  solver evaluation held-out at step 10 · correct 0.50 · reward 0.60 · 64 answers"
     )
+    held = evaluation(10, 0.5)
+    held = msgspec.structs.replace(held, values={**held.values, "eval.failed": 19.0})
+    view.history.add(held)
+    assert eval_line(view, held).endswith("correct 0.50 · reward 0.60 · 64 answers (19 failed)")
     event = Event(level="error", name="x", text="disk [full]", actor="recorder-n-0", at=AT)
     assert event_line(view, event) == "  4 min 12 s  error · recorder-n-0: disk [full]"
     state = member("policy-n-0", "policy", state=MemberState.CATCHING_UP)

@@ -176,7 +176,7 @@ def test_status_json_has_stable_keys() -> None:
     solver = plain["policies"]["solver"]
     assert set(solver) == {
         "trainable", "step", "steps_planned", "consumed", "version", "finished", "replicas", "serving", "tokens_per_s",
-        "reward", "staleness_mean", "staleness_max", "eval", "ledger", "untrained", "weights",
+        "reward", "staleness_mean", "staleness_max", "eval", "ledger", "untrained", "weights", "failed",
     }  # fmt: skip
     assert (solver["step"], solver["consumed"], solver["version"], solver["serving"]) == (12, 13, 12, [11, 11])
     assert (solver["reward"], solver["tokens_per_s"], solver["ledger"]) == (0.75, 800.4, {"issued": 90, "infra": 2})

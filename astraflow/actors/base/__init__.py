@@ -15,4 +15,5 @@ owned_log         a log that one actor alone writes
 process_identity  which process of which machine somebody is, and whether that process has surely ended
 run_record        the run's record on the bus
 screening         what is wrong with a task or a request that decodes and yet can't be worked on
+    leaving           the end of a process that users' code holds up
 """

@@ -7,12 +7,14 @@ environment can't make is told of by `unmade`; the run goes on.
 import asyncio
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from astraflow.bus import Bus, wiring
 from astraflow.dataflow.core import DataflowCore
 from astraflow.envs.base import Environment
-from astraflow.errors import EnvError, MessageError
+from astraflow.envs.usercode import in_thread
+from astraflow.errors import EnvError, HungError, MessageError, RaisedError
 from astraflow.messages import Decision, GroupClosed, Task
 
 
@@ -28,10 +30,11 @@ class Issuing:
 
     async def publish(self, decision: Decision, publishing: asyncio.TaskGroup) -> None:
         """In a thread, because an environment may generate or read a task for long; the driver waits meanwhile."""
+        make = partial(self._core.tasks_of, decision, self._payload)
         try:
-            tasks = await asyncio.to_thread(self._core.tasks_of, decision, self._payload)
-        except Exception as exc:  # noqa: BLE001 - user code, as at the rollout boundary: the task fails, not the run
-            self._unmade.append((decision, -1, f"{type(exc).__name__}: {exc}"))
+            tasks = await in_thread(make, within_s=self._deadline_s)
+        except (RaisedError, HungError) as exc:  # user code, as at the rollout boundary: the task fails, not the run
+            self._unmade.append((decision, -1, str(exc)))
             return
         for task in tasks:
             publishing.create_task(self._publish_task(task, decision))

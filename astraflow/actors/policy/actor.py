@@ -11,6 +11,9 @@ import contextlib
 import logging
 from functools import partial
 
+import msgspec
+import numpy as np
+
 from astraflow import clock
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.handover import start_work
@@ -23,9 +26,9 @@ from astraflow.actors.policy.updates import Updates
 from astraflow.bus import Delivery
 from astraflow.bus.counters import bus_gauges
 from astraflow.concurrency import until_stopped
-from astraflow.engines.base import EngineRequest, PolicyEngine, TokenStream
-from astraflow.errors import EngineError
-from astraflow.messages import Decoded, GenCancel, GenRequest, Head, MemberState
+from astraflow.engines.base import EngineRequest, PolicyEngine, TokenChunk, TokenStream
+from astraflow.errors import EngineError, RequestError
+from astraflow.messages import Decoded, GenCancel, GenRequest, Head, MemberState, RequestFault
 from astraflow.messages.metric_names import (
     POLICY_LAG_S,
     POLICY_LAG_VERSIONS,
@@ -42,6 +45,9 @@ REPORT_EVERY_S = 1.0
 AGAIN_S = 1.0  # a second delivery of a request that isn't accepted yet comes back after this
 
 VERSION_WITHIN_S = 30.0  # a request for a newer version holds its slot for this long
+EMPTY_END = TokenChunk(
+    tokens=np.empty(0, np.int32), logprobs=np.empty(0, np.float32), versions=(), finish_reason="length"
+)
 
 _log = logging.getLogger(__name__)
 
@@ -186,22 +192,32 @@ class Replica:
             await delivery.nak(AGAIN_S)
 
     async def _serve(self, request: GenRequest, stream: ReplyStream, engine_id: str) -> None:
-        """Stream a completion to its requester; on cancellation (drain) hand it over."""
+        """Stream a completion to its requester; on cancellation (drain) hand it over.
+
+        It gets no more tokens than the context has left: a completion that fills it ends with `length`.
+        """
+        prompt, sampling = request.prompt_tokens.numpy(), request.sampling
+        room = max(1, self._engine.context_length - prompt.size)  # without any, the engine refuses it
         call = EngineRequest(
             id=engine_id,
-            prompt_tokens=request.prompt_tokens.numpy(),
-            sampling=request.sampling,
+            prompt_tokens=prompt,
+            sampling=msgspec.structs.replace(sampling, max_new_tokens=min(room, sampling.max_new_tokens)),
             seed=request.seed,
             position=request.position,
         )
         try:
             async for chunk in await self._admitted(request, call):
                 await stream.add(chunk)
+        except RequestError as exc:
+            if exc.fills_context and request.position:  # the end was lost of what had filled it
+                await stream.add(EMPTY_END)
+            else:
+                await stream.refused(str(exc), RequestFault.CONTEXT if exc.fills_context else RequestFault.REQUEST)
         except EngineError as exc:
             if self._engine.load().error:  # not this request's fault: it goes on elsewhere, this process ends
                 await stream.goodbye()
                 raise
-            await stream.refused(str(exc))
+            await stream.refused(str(exc), RequestFault.NONE)
         except asyncio.CancelledError:
             await stream.goodbye()
             raise

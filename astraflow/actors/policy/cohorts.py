@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from astraflow import clock
 from astraflow.concurrency import wait_at_most
 from astraflow.engines.base import EngineRequest, PolicyEngine, TokenStream
-from astraflow.errors import EngineError
+from astraflow.errors import EngineError, RequestError
 from astraflow.messages import GenRequest
 
 
@@ -28,6 +28,7 @@ class _EngineCohort:
     size: int  # requests that are still expected or here
     calls: dict[str, EngineRequest] = field(default_factory=dict)  # by engine id
     streams: dict[str, TokenStream] = field(default_factory=dict)
+    refused: dict[str, EngineError] = field(default_factory=dict)  # by engine id; the others run
     error: str = ""  # why the engine refused it
     decided: asyncio.Event = field(default_factory=asyncio.Event)  # it runs or was refused
     last_arrival: float = field(default_factory=clock.monotonic)
@@ -82,6 +83,8 @@ class Cohorts:
             self._leave(cohort, call.id)
             self._complete_if_due(request.cohort_id)
             raise
+        if call.id in cohort.refused:
+            raise cohort.refused[call.id]
         if call.id not in cohort.streams:
             raise EngineError(cohort.error or f"{call.id} was cancelled")
         return cohort.streams[call.id]
@@ -127,14 +130,24 @@ class Cohorts:
     def _start_next(self) -> None:
         while self._complete and self._running is None and not self._swaps:
             cohort = self._complete.popleft()
-            ids = sorted(cohort.calls)
-            if not ids:
-                continue
+            if cohort.calls:
+                self._start(cohort)
+                cohort.decided.set()
+
+    def _start(self, cohort: _EngineCohort) -> None:
+        """All of it at once, but for those that no engine would serve."""
+        while ids := sorted(cohort.calls):
             try:
                 streams = cohort.engine.generate_together([cohort.calls[each] for each in ids])
+            except RequestError as exc:
+                if exc.request_id not in cohort.calls:
+                    raise
+                del cohort.calls[exc.request_id]
+                cohort.refused[exc.request_id] = exc
             except EngineError as exc:
                 cohort.error = f"its cohort is refused: {exc}"
+                return
             else:
                 cohort.streams = dict(zip(ids, streams, strict=True))
                 self._running = cohort
-            cohort.decided.set()
+                return

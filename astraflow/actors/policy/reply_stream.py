@@ -10,7 +10,7 @@ import numpy as np
 from astraflow import clock
 from astraflow.bus import Bus
 from astraflow.engines.base import TokenChunk
-from astraflow.messages import Array, ChunkKind, GenChunk, GenRequest, VersionSpan, array_of
+from astraflow.messages import Array, ChunkKind, GenChunk, GenRequest, RequestFault, VersionSpan, array_of
 
 FLUSH_TOKENS = 1024  # a bound on what a message holds; how often there is one is FLUSH_S's business
 FLUSH_S = 0.25
@@ -45,8 +45,8 @@ class ReplyStream:
         await self._send(ChunkKind.ACCEPTED)
         self.is_accepted = True
 
-    async def refused(self, error: str) -> None:
-        await self._send(ChunkKind.REFUSED, error=error)
+    async def refused(self, error: str, fault: RequestFault) -> None:
+        await self._send(ChunkKind.REFUSED, error=error, fault=fault)
 
     async def heartbeat(self) -> None:
         """Say "alive", or better, send what is waiting."""
@@ -98,6 +98,7 @@ class ReplyStream:
         versions: tuple[VersionSpan, ...] = (),
         finish_reason: str = "",
         error: str = "",
+        fault: RequestFault = RequestFault.NONE,
     ) -> None:
         self.last_sent = clock.monotonic()
         chunk = GenChunk(
@@ -111,5 +112,6 @@ class ReplyStream:
             versions=versions,
             finish_reason=finish_reason,
             error=error,
+            fault=fault,
         )
         await self._bus.core.publish(self._request.reply_subject, chunk)

@@ -169,7 +169,8 @@ def _policy_lines(name: str, policy: PolicySummary) -> list[str]:
         reward = change(points.before.reward, points.after.reward)
         lines.append(
             f"  {set_name:<11} correct {correct}   reward {reward}   "
-            f"(step {points.before.step} → {points.after.step}, {points.after.size} answers)"
+            f"(step {points.before.step} → {points.after.step}, {points.after.size} answers"
+            f"{f', {failed} failed' if (failed := points.after.failed) else ''})"
         )
         if points.after.pass_at:
             before = points.before.pass_at

@@ -10,9 +10,9 @@ handle       what an environment or agent calls
 needed       which tasks nobody needs any more
 play         plays one task, from prompt to episode
 recording    what was said in one episode
-sampling     how a policy samples
 sharing      how training and evaluation share the slots of a pool
 stats        counts of what a rollout process did since it last said so
 suspects     which episodes were in work when this rollout's process died
 tokenizers   every policy's tokenizer, from the files that travel with its weights
+    watchdog     ends this process when the user's code holds its event loop up for too long
 """

@@ -21,9 +21,10 @@ from astraflow.actors.rollout.generation import GenerationClient
 from astraflow.actors.rollout.needed import NeededTasks
 from astraflow.actors.rollout.play import Player, failed_episode
 from astraflow.actors.rollout.sharing import Sharing
-from astraflow.actors.rollout.stats import RolloutStats
+from astraflow.actors.rollout.stats import CutReplies, RolloutStats
 from astraflow.actors.rollout.suspects import Suspects
 from astraflow.actors.rollout.tokenizers import fetch_tokenizers
+from astraflow.actors.rollout.watchdog import Watchdog
 from astraflow.bus import Delivery, WorkQueue
 from astraflow.bus.counters import bus_gauges
 from astraflow.concurrency import until_stopped
@@ -31,7 +32,8 @@ from astraflow.config import EXTERNAL
 from astraflow.envs.agents import Agent, AgentEnv, check_agent
 from astraflow.envs.base import Environment
 from astraflow.envs.registry import build_env, find_agent
-from astraflow.errors import ConfigError, MessageError, NotNeededError
+from astraflow.envs.usercode import LOST, contain_tasks, on_loop
+from astraflow.errors import ConfigError, HungError, MessageError, NotNeededError, RaisedError
 from astraflow.messages import Episode, MemberState, Metrics, Reason, Task
 from astraflow.messages.metric_names import (
     ROLLOUT,
@@ -43,6 +45,8 @@ from astraflow.messages.metric_names import (
     ROLLOUT_WASTED_CHUNKS,
 )
 
+MOST_LOST = 8  # calls of user code that never ended, in a process of at least four times as many slots
+CLOSE_S = 10.0  # for an environment to free what it holds
 REPORT_EVERY_S = 2.0
 
 _log = logging.getLogger(__name__)
@@ -70,7 +74,9 @@ class RolloutPool:
         self._in_work: dict[tuple[str, int], _InWork] = {}  # by task id and attempt
         self.folded = 0  # deliveries of an attempt that was in work
         self.stats = RolloutStats()
+        self.cut = CutReplies()
         self._told: set[tuple[str, Reason]] = set()  # failures that people have heard of
+        self._most_lost = min(MOST_LOST, max(1, self._size // 4))
         self.needed = NeededTasks()
         ctx.gauge(ROLLOUT_SLOTS, self._size)
 
@@ -164,6 +170,17 @@ class RolloutPool:
         self.stats.add(episode)
         if episode.reason in (Reason.ENV, Reason.GRADER):
             await self._tell_once(episode)
+        for text in self.cut.add(episode):
+            await self._ctx.bus.event("warning", "replies-cut-off", text)
+        if LOST.count >= self._most_lost and not self._ctx.stopping.is_set():
+            await self._give_way()
+
+    async def _give_way(self) -> None:
+        """Drain, so that the node starts another process: this one drags along what never ends."""
+        where = f", the newest in {LOST.last}" if LOST.last else ""
+        text = f"{self._ctx.name} is replaced: {LOST.count} calls of user code never ended{where}"
+        self._ctx.stop("replaced")
+        await self._ctx.bus.event("error", "user-code-hangs", text)
 
     async def _tell_once(self, episode: Episode) -> None:
         """The first failure of each kind is news: without this, a broken environment is silent for a hundred groups."""
@@ -205,6 +222,7 @@ async def run(ctx: ActorContext, agents: Sequence[Agent] = ()) -> None:
     Args:
         agents: play only the tasks of these agents' environments; none = of all environments.
     """
+    contain_tasks(asyncio.get_running_loop())
     ctx.waits_for("the first weights of every policy, for their tokenizers")
     tokenizers = await ctx.unless_stopped(fetch_tokenizers(ctx))
     if tokenizers is None:
@@ -214,8 +232,16 @@ async def run(ctx: ActorContext, agents: Sequence[Agent] = ()) -> None:
         async with GenerationClient.open(ctx) as client:
             await _serve_all(ctx, client, Player(ctx, envs, gate_of(ctx, client), tokenizers), envs)
     finally:
-        for env in envs.values():
-            await env.close()
+        for name, env in envs.items():
+            await _close(name, env)
+
+
+async def _close(name: str, env: Environment) -> None:
+    """Its mistakes are logged: nothing else can be done about them any more."""
+    try:
+        await on_loop(env.close, within_s=CLOSE_S, label=f"close of {name}")
+    except (HungError, RaisedError) as exc:
+        _log.error("environment %s can't be closed: %s", name, exc)
 
 
 def gate_of(ctx: ActorContext, client: Generates) -> CohortGate:
@@ -258,6 +284,7 @@ async def _serve_all(
     suspects, topology = Suspects(ctx.folder / "in-work" / ctx.name), ctx.bus.topology
     if not ctx.config.run.deterministic:  # a cohort is played together or not at all
         suspects.open()
+    watchdog = Watchdog(suspects.blame, patience_s=ctx.config.node.blocked_s)
     pool = RolloutPool(ctx, player, suspects)
     ctx.set_state(MemberState.READY)
     ctx.waits_for("tasks: none is queued" if envs else "nothing: every environment is played by agents that join")
@@ -268,6 +295,7 @@ async def _serve_all(
         group.create_task(_report(ctx, pool, client))
         group.create_task(pool.needed.watch(ctx.bus))
     suspects.close()
+    watchdog.close()
     _log.info("rollout drained", extra={"actor": ctx.name})
 
 

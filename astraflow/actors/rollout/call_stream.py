@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from astraflow import clock
 from astraflow.actors.rollout.call import Call, Completion
 from astraflow.errors import EngineError, MessageError
-from astraflow.messages import ChunkKind, GenChunk, VersionSpan
+from astraflow.messages import ChunkKind, GenChunk, RequestFault, VersionSpan
 
 SILENCE = "silence"
 MAX_SILENT = 5  # replicas in a row that a request may silence
@@ -36,6 +36,7 @@ class CallStream:
     versions: list[VersionSpan] = field(default_factory=list)
     finish_reason: str = ""
     error: str = ""
+    fault: RequestFault = RequestFault.NONE  # of what was refused
     broken: str = ""  # why this attempt must be continued elsewhere
     last_heard: float = 0.0
     known: int = 0  # tokens when the attempt before broke
@@ -49,7 +50,7 @@ class CallStream:
         if chunk.kind is ChunkKind.GOODBYE:
             self.broken = "goodbye"
         elif chunk.kind is ChunkKind.REFUSED:
-            self.error = chunk.error
+            self.error, self.fault = chunk.error or "without a reason", chunk.fault
         elif chunk.kind is ChunkKind.TOKENS and chunk.tokens is not None and chunk.logprobs is not None:
             if chunk.position < self.count and chunk.position + chunk.tokens.shape[0] <= self.count:
                 return  # it came twice; an end without tokens did not

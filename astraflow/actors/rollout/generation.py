@@ -27,8 +27,8 @@ from astraflow.actors.base.context import ActorContext
 from astraflow.actors.rollout.call import Call, Completion
 from astraflow.actors.rollout.call_stream import SILENCE, CallStream, well_formed
 from astraflow.concurrency import wait_at_most
-from astraflow.errors import BusError, EngineError, MessageError
-from astraflow.messages import ChunkKind, GenCancel, GenChunk, GenRequest, Sampling, array_of
+from astraflow.errors import BusError, EngineError, MessageError, RequestError
+from astraflow.messages import ChunkKind, GenCancel, GenChunk, GenRequest, RequestFault, Sampling, array_of
 
 LATE_S = 0.5  # a deadline that is noticed so late says that our own loop was blocked
 CANCELS_REMEMBERED = 1024
@@ -119,7 +119,8 @@ class GenerationClient:
     async def generate(self, call: Call) -> Completion:
         """Generate to the end, through as many attempts as it takes.
 
-        Raises EngineError if a replica refuses the request. Cancelling the caller cancels the request at the engine.
+        Raises EngineError if a replica refuses the request, RequestError if all would. Cancelling the caller cancels
+        the request at the engine.
         """
         stream = CallStream(call)
         request_id = f"{call.id}|{self._ctx.incarnation}-{next(self._numbers)}|{call.policy}"
@@ -129,7 +130,10 @@ class GenerationClient:
                 await self._send(request_id, stream)
                 await self._supervise(request_id, stream)
                 if stream.error:
-                    raise EngineError(f"policy {call.policy} refused {call.id}: {stream.error}")
+                    text = f"policy {call.policy} refused {call.id}: {stream.error}"
+                    if stream.fault is RequestFault.NONE:
+                        raise EngineError(text)
+                    raise RequestError(text, request_id=call.id, fills_context=stream.fault is RequestFault.CONTEXT)
                 if stream.broken:
                     self._count_broken(stream)
                     stream.give_up_if_hopeless()

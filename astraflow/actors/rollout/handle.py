@@ -16,9 +16,12 @@ from astraflow.actors.rollout.budget import Budget
 from astraflow.actors.rollout.call import Call, Completion, Generates
 from astraflow.actors.rollout.recording import Conversation, Recording, Tokens
 from astraflow.envs.base import ChatMessage, Reply
+from astraflow.errors import ContextError, EnvError, RequestError
 from astraflow.messages import Sampling, Task
+from astraflow.messages.sampling import fault_of_sampling, why_untrainable
 from astraflow.models.tokenizer import ChatTokenizer
 
+PATIENCE_S = 3600.0  # that code which outlives its episode is kept waiting for
 LONG_CHARS, LONG_TOKENS = 8192, 4096  # above these, text takes longer than the loop may be held: 5 ms
 
 
@@ -107,11 +110,14 @@ class RecordedPolicy:
         self, prompt: Tokens, continues: Conversation | None, sampling: Sampling | None
     ) -> tuple[Conversation, Reply]:
         before = continues or next((each for each in reversed(self._mine) if each.extended_by(prompt)), None)
-        completion = await self._complete(prompt, sampling or self._sampling, before.replica if before else "")
+        if self._play.recording.closed:
+            await self._nobody_waits()
+        sampling = sampling or self._sampling
+        completion = await self._complete(prompt, sampling, before.replica if before else "")
         decode, ids = self._tokenizer.decode, completion.tokens.tolist()
         text = await asyncio.to_thread(decode, ids) if len(ids) > LONG_TOKENS else decode(ids)
         conversation = self._conversation_for(prompt, continues)
-        conversation.add(prompt, completion, text)
+        conversation.add(prompt, completion, text, sampling)
         self.cut_off = completion.finish_reason == "length"
         reply = Reply(
             text=text,
@@ -124,6 +130,7 @@ class RecordedPolicy:
 
     async def _complete(self, prompt: Tokens, sampling: Sampling, prefers: str) -> Completion:
         task, budget = self._play.task, self._play.budget
+        self._check(sampling)
         granted = budget.reserve(sampling.max_new_tokens)
         sampled = granted  # a call that fails has spent what it was granted
         number = self._play.recording.number_of_call(self.policy)
@@ -142,9 +149,32 @@ class RecordedPolicy:
                 )
             )
             sampled = completion.tokens.size
+        except RequestError as exc:
+            sampled = 0
+            if exc.fills_context and self._play.recording.conversations:
+                raise ContextError(f"what was said so far has filled the context: {exc}") from exc
+            if exc.fills_context:
+                raise EnvError(
+                    f"the prompt has {prompt.size} tokens, which leaves no room in the context of policy {self.policy};"
+                    f" shorten it, or raise policies.{self.policy}.engine.context_length: {exc}"
+                ) from exc
+            raise EnvError(str(exc)) from exc
         finally:
             budget.settle(granted, sampled)
         return completion
+
+    async def _nobody_waits(self) -> None:
+        """For code that was left behind, and asks again whatever it is told: it waits here, which costs nothing."""
+        await asyncio.sleep(PATIENCE_S)
+        raise EnvError(f"the episode of task {self._play.task.id} has ended")
+
+    def _check(self, sampling: Sampling) -> None:
+        """Raises EnvError for sampling that means nothing, or that can't be trained where this is trained on."""
+        if fault := fault_of_sampling(sampling):
+            raise EnvError(f"policy {self.policy} can't be asked so: {fault}")
+        task = self._play.task
+        if self.policy in task.feeds and not task.eval_set and (why := why_untrainable(sampling)):
+            raise EnvError(f"policy {self.policy} is trained on what it says here, and {why}")
 
     def _conversation_for(self, prompt: Tokens, continues: Conversation | None) -> Conversation:
         """The conversation that the prompt continues, else a new one. Another call may have continued it meanwhile."""

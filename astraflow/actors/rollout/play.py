@@ -5,7 +5,6 @@ and pulls no tasks. Invariant: whatever an environment returns, the record can b
 plain floats, text is UTF-8.
 """
 
-import asyncio
 import logging
 import math
 import traceback
@@ -20,11 +19,12 @@ from astraflow.actors.rollout.call import Generates
 from astraflow.actors.rollout.cohort_gate import CohortGate
 from astraflow.actors.rollout.handle import Play, RecordedPolicy
 from astraflow.actors.rollout.recording import Recording
-from astraflow.actors.rollout.sampling import sampling_for
 from astraflow.config import SamplingSection
 from astraflow.envs.base import Environment, Outcome
-from astraflow.errors import BudgetError, BusError, EngineError, EnvError
+from astraflow.envs.usercode import describe, leaves, on_loop
+from astraflow.errors import BudgetError, BusError, EngineError, EnvError, GraderError, HungError, RaisedError
 from astraflow.messages import TRAINABLE_REASONS, Episode, Reason, Sampling, Task, Trajectory
+from astraflow.messages.sampling import sampling_for
 from astraflow.models.tokenizer import ChatTokenizer, utf8
 from astraflow.named import nearest
 from astraflow.verdict import Verdict
@@ -86,6 +86,19 @@ def _plain(numbers: Mapping[str, float]) -> dict[str, float]:
     return {utf8(str(name)): float(value) for name, value in numbers.items()}
 
 
+def reason_of(error: BaseException) -> tuple[Reason, str]:
+    """What became of an episode whose environment or agent raised this; of a group, what its worst part says."""
+    found = list(leaves(error))
+    for kind, reason in (
+        ((EngineError, BusError), Reason.INFRA), ((BudgetError,), Reason.TRUNCATED), ((GraderError,), Reason.GRADER),
+    ):  # fmt: skip
+        of_kind = [each for each in found if isinstance(each, kind)]
+        if of_kind and (reason is Reason.INFRA or len(of_kind) == len(found)):
+            return reason, str(of_kind[0])
+    first = next((each for each in found if not isinstance(each, BudgetError | GraderError)), found[0])
+    return Reason.ENV, str(first) if isinstance(first, EnvError) else describe(error, first)
+
+
 class Handles(dict[str, RecordedPolicy]):
     """The policies and roles of an episode; asking for another one is the author's mistake."""
 
@@ -122,23 +135,25 @@ class Player:
         section = self._ctx.config.envs[task.env]
         budget = Budget(max_calls=section.max_calls, max_tokens=section.max_tokens)
         recording = Recording()
-        play = Play(task=task, client=client, recording=recording, budget=budget)
+        handles = self._handles(Play(task=task, client=client, recording=recording, budget=budget))
+        env = self._envs[task.env]
+
+        async def played() -> Episode:
+            outcome = await env.run(task, handles)
+            recording.close()
+            return self._finish(task, recording, outcome, started_at)  # its numbers may be objects of the user's
+
         try:
-            async with asyncio.timeout(task.deadline_s) as deadline:
-                outcome = await self._envs[task.env].run(task, self._handles(play))
-            return self._finish(task, recording, outcome, started_at)
-        except (EngineError, BusError) as exc:
-            reason, error = Reason.INFRA, str(exc)
-        except BudgetError as exc:
-            reason, error = Reason.TRUNCATED, str(exc)
-        except EnvError as exc:
-            reason, error = Reason.ENV, str(exc)
-        except Exception as exc:  # noqa: BLE001 - the rollout boundary: user code failed, the pool goes on
-            if deadline.expired():
-                reason, error = Reason.TIMEOUT, f"not done within {task.deadline_s:g} s"
-            else:
-                _log.error("environment raised:\n%s", utf8(traceback.format_exc()), extra={"task": task.id})
-                reason, error = Reason.ENV, f"{type(exc).__name__}: {exc}"
+            return await on_loop(played, within_s=task.deadline_s, label=task.id)
+        except HungError as exc:
+            reason, error = Reason.TIMEOUT, str(exc)
+        except RaisedError as exc:
+            reason, error = reason_of(exc.error)
+            if reason is Reason.ENV:
+                text = "".join(traceback.format_exception(exc.error))
+                _log.error("environment raised:\n%s", utf8(text), extra={"task": task.id})
+        finally:
+            recording.close()
         return self._fail(task, recording, reason, error, started_at)
 
     def _handles(self, play: Play) -> dict[str, RecordedPolicy]:
@@ -160,6 +175,8 @@ class Player:
     def _finish(self, task: Task, recording: Recording, outcome: Outcome, started_at: float) -> Episode:
         config = self._ctx.config
         known = set(config.policies) | set(config.envs[task.env].roles) | recording.roles
+        if not isinstance(outcome, Outcome):
+            raise EnvError(f"env {task.env}: run() returned {outcome!r:.80}, expected an Outcome")
         unknown = set(outcome.rewards) - known
         if unknown:
             raise EnvError(f"env {task.env} rewards {sorted(unknown)}; the policies and roles are {sorted(known)}")
@@ -167,6 +184,9 @@ class Player:
         if broken:
             return self._fail(task, recording, Reason.GRADER, f"reward is not finite: {broken}", started_at)
         reason, rewards = Reason(outcome.reason), dict(outcome.rewards)
+        right = outcome.correct is not None and outcome.correct >= 1  # before the budget ran out: a success
+        if reason in (Reason.OK, Reason.POLICY) and recording.cut_off(rewards) and not right:
+            reason = Reason.TRUNCATED
         if reason not in TRAINABLE_REASONS:  # nobody trains on it, but people read it
             rewards = dict.fromkeys(recording.roles, 0.0) | rewards
         if recording.forks:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from astraflow.actors.rollout.call import Completion
 from astraflow.envs.base import ChatMessage
-from astraflow.messages import Trajectory, Turn, array_of
+from astraflow.messages import Sampling, Trajectory, Turn, array_of
 from astraflow.models.tokenizer import ChatTokenizer
 
 Tokens = NDArray[np.int32]
@@ -63,7 +63,12 @@ class Conversation:
             rest = rest.removeprefix(tokenizer.text_of(last))
         return np.concatenate([self.tokens_T, np.array(tokenizer.encode(rest), np.int32)])
 
-    def add(self, prompt: Tokens, completion: Completion, text: str) -> None:
+    @property
+    def cut_off(self) -> bool:
+        """One of its replies ran out of tokens."""
+        return any(turn.finish_reason == "length" for turn in self.turns)
+
+    def add(self, prompt: Tokens, completion: Completion, text: str, sampling: Sampling) -> None:
         """One more turn. `prompt` begins with all tokens so far."""
         self.turns.append(
             Turn(
@@ -72,6 +77,7 @@ class Conversation:
                 logprobs=array_of(completion.logprobs, "f4"),
                 versions=completion.versions,
                 finish_reason=completion.finish_reason,
+                sampling=sampling,
             )
         )
         self.tokens_T = np.concatenate([prompt, completion.tokens])
@@ -87,6 +93,7 @@ class Recording:
     conversations: list[Conversation] = field(default_factory=list)
     calls: dict[str, int] = field(default_factory=dict)  # per policy
     forks: int = 0  # histories that were rewritten
+    closed: bool = False  # the episode has its record
 
     def number_of_call(self, policy: str) -> int:
         """The number of a policy's next call, from 0 on."""
@@ -97,6 +104,15 @@ class Recording:
     def begin(self, conversation: Conversation) -> Conversation:
         self.conversations.append(conversation)
         return conversation
+
+    def close(self) -> None:
+        """The episode is over; what still runs of it isn't recorded any more."""
+        self.closed = True
+
+    def cut_off(self, rewards: Mapping[str, float]) -> bool:
+        """A reply of a policy or role that is rewarded ran out of tokens."""
+        rewarded = (each for each in self.conversations if each.role in rewards or each.policy in rewards)
+        return any(each.cut_off for each in rewarded)
 
     @property
     def roles(self) -> set[str]:

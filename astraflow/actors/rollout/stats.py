@@ -1,5 +1,6 @@
 """Counts of what a rollout process did since it last said so. Pure but for the clock."""
 
+from collections import deque
 from dataclasses import dataclass, field
 
 from astraflow import clock
@@ -13,6 +14,34 @@ from astraflow.messages.metric_names import (
     ROLLOUT_TOKENS_PER_S,
     ROLLOUT_TRUNCATED_FRACTION,
 )
+
+CUT_AMONG = 32  # replies of a policy in an environment, of which more than half cut off is worth a word
+
+
+class CutReplies:
+    """Notices where most replies run into the token budget. It says so once for each policy and environment."""
+
+    def __init__(self) -> None:
+        self._newest: dict[tuple[str, str], deque[bool]] = {}
+        self._told: set[tuple[str, str]] = set()
+
+    def add(self, episode: Episode) -> list[str]:
+        """Sentences for people."""
+        sentences = []
+        for trajectory in episode.trajectories:
+            key = (trajectory.policy, episode.env)
+            if key in self._told:
+                continue
+            newest = self._newest.setdefault(key, deque(maxlen=CUT_AMONG))
+            newest.extend(turn.finish_reason == "length" for turn in trajectory.turns)
+            if len(newest) == CUT_AMONG and sum(newest) > CUT_AMONG / 2:
+                self._told.add(key)
+                sentences.append(
+                    f"{sum(newest)} of the newest {CUT_AMONG} replies of policy {trajectory.policy} in environment "
+                    f"{episode.env} were cut off: raise policies.{trajectory.policy}.sampling.max_new_tokens, or its "
+                    "engine.context_length"
+                )
+        return sentences
 
 
 def sampled_tokens(episode: Episode) -> int:

@@ -6,6 +6,7 @@ process, not the machine. States of a task, by how often it was in work when the
 
     0, 1 ── played with others      2 ── played alone      3 ── poison, and its group's other suspects with it
 
+What is known to have held the process up (watchdog.py) is poison at once, and nobody else is suspected for it.
 Invariant: a task that was never in work at such a moment is played as ever, and one whose episode ends is forgotten.
 """
 
@@ -26,6 +27,7 @@ class Suspects:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._deaths: dict[str, int] = {}  # by task id; only of tasks that were in work at one
+        self._guilty: dict[str, str] = {}  # by task id: what it did
         self._in_work: set[str] = set()
         self._alone = asyncio.Lock()
         self._nobody = asyncio.Event()
@@ -36,8 +38,8 @@ class Suspects:
         self._nobody.set()
         with suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._deaths, in_work = _read(self._path)
-            for task in in_work:
+            self._deaths, in_work, self._guilty, blamed = _read(self._path)
+            for task in in_work if not blamed else ():
                 self._deaths[task] = self._deaths.get(task, 0) + 1
             self._write_anew()
 
@@ -52,6 +54,8 @@ class Suspects:
 
     def verdict(self, task: str) -> str:
         """Why a task isn't played any more; "" if it is."""
+        if task in self._guilty:
+            return f"poison: {self._guilty[task]}, and its process was ended"
         deaths = self._deaths.get(task, 0)
         if deaths >= POISON_AFTER:
             return f"poison: the rollout process died {deaths} times while it was played, the last time alone"
@@ -80,6 +84,11 @@ class Suspects:
             finally:
                 self._end(task)
 
+    def blame(self, task: str, why: str) -> None:
+        """This process ends now, because of one task in work. From any thread."""
+        if task in self._in_work:
+            self._append(f"! {task} {' '.join(why.split())}\n")
+
     def _begin(self, task: str) -> None:
         self._in_work.add(task)
         self._nobody.clear()
@@ -88,6 +97,7 @@ class Suspects:
     def _end(self, task: str) -> None:
         self._in_work.discard(task)
         self._deaths.pop(task, None)
+        self._guilty.pop(task, None)
         if not self._in_work:
             self._nobody.set()
         self._append(f"- {task}\n")
@@ -105,6 +115,7 @@ class Suspects:
         if self._descriptor >= 0:
             os.close(self._descriptor)
         lines = [f"{deaths} {task}\n" for task, deaths in self._deaths.items()]
+        lines += [f"? {task} {why}\n" for task, why in self._guilty.items()]
         lines += [f"+ {task}\n" for task in sorted(self._in_work)]
         temporary = self._path.with_name(f".{self._path.name}")
         self._descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
@@ -112,12 +123,14 @@ class Suspects:
         temporary.replace(self._path)
 
 
-def _read(path: Path) -> tuple[dict[str, int], set[str]]:
-    """Deaths by task, and what is in work, of a file that may end in the middle of a line."""
+def _read(path: Path) -> tuple[dict[str, int], set[str], dict[str, str], bool]:
+    """Deaths by task, what is in work, who is guilty, and whether of the last end; the file may end in mid-line."""
     deaths: dict[str, int] = {}
     in_work: set[str] = set()
+    guilty: dict[str, str] = {}
+    blamed = False
     if not path.exists():
-        return deaths, in_work
+        return deaths, in_work, guilty, blamed
     for line in path.read_text("utf-8", "replace").splitlines(keepends=True):
         kind, _, task = line.removesuffix("\n").partition(" ")
         if not line.endswith("\n") or not task:
@@ -127,9 +140,14 @@ def _read(path: Path) -> tuple[dict[str, int], set[str]]:
         elif kind == "-":
             in_work.discard(task)
             deaths.pop(task, None)
+            guilty.pop(task, None)
+        elif kind in ("!", "?"):
+            name, _, why = task.partition(" ")
+            guilty[name] = why
+            blamed = blamed or kind == "!"
         elif kind.isdecimal():
             deaths[task] = int(kind)
-    return deaths, in_work
+    return deaths, in_work, guilty, blamed
 
 
 def _group(task: str) -> str:
