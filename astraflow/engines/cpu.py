@@ -15,18 +15,18 @@ from pathlib import Path
 
 from astraflow.algos.changes import Change
 from astraflow.algos.tensors import HostTensor
+from astraflow.compute import compute_dtype
 from astraflow.config import EngineSection
-from astraflow.engines.architecture import decoder_spec, read_facts
+from astraflow.engines.architecture import decoder_spec
 from astraflow.engines.base import EngineLoad, EngineRequest, TokenStream
 from astraflow.engines.batching import BROKEN
 from astraflow.engines.decoder import SlotDecoder
-from astraflow.engines.hardware import compute_dtype
 from astraflow.engines.requests import check_request
 from astraflow.engines.sequences import BatchModel
 from astraflow.engines.streams import RateMeter, Reply, ReplyStream
 from astraflow.engines.worker import BatchSettings, Cancel, StepResult, Stop, Submit, Swap, Worker
 from astraflow.errors import AstraflowError, EngineError
-from astraflow.models.folder import read_model
+from astraflow.models.facts import read_facts
 
 
 class State(StrEnum):
@@ -43,13 +43,13 @@ class CpuEngine:
     """A `PolicyEngine` over a model's files and tensors, so that a replica needs no folder.
 
     Args:
-        files: config.json, and generation_config.json where the model has one.
+        files: the small ones of the model; config.json at least.
         tensors: all of the model's weights; the engine copies them at `start` and then lets go of them.
         version: what these weights are called.
         threads: for torch. Two processes that together use more threads than cores stall each other (facts: up to 28
             times slower): the caller must divide the cores and set OMP_WAIT_POLICY=passive.
 
-    Raises: EngineError if config.json is missing or unusable. `start` raises WeightsError for weights that don't fit.
+    Raises: ConfigError if config.json is missing or unusable. `start` raises WeightsError for weights that don't fit.
     """
 
     def __init__(
@@ -90,8 +90,10 @@ class CpuEngine:
     def from_folder(
         cls, folder: Path, *, section: EngineSection | None = None, version: int = 0, threads: int = 1
     ) -> "CpuEngine":
-        """An engine over a Hugging Face folder. Raises ConfigError without config.json or safetensors."""
-        files, tensors = read_model(folder)
+        """An engine over a Hugging Face folder. Raises ConfigError for one that can't be used."""
+        from astraflow.models.loading import load_tensors
+
+        files, tensors = load_tensors(folder)
         return cls(files, tensors, section=section, version=version, threads=threads)
 
     @property
@@ -121,12 +123,16 @@ class CpuEngine:
 
     def _build(self) -> BatchModel:
         """In the worker thread: the model in memory, by the fastest way that is exact."""
-        spec, section = decoder_spec(self._facts), self._section
+        from astraflow.models.derived import derived_config
+
+        section = self._section
+        config = derived_config(self._facts.config)
+        spec = decoder_spec(config, self._tensors)
         dtype = compute_dtype(section.dtype)
         if spec is None:
             from astraflow.engines.fallback import TransformersModel
 
-            return TransformersModel(self._facts, self._tensors, dtype=dtype)
+            return TransformersModel(config, self._tensors, context_length=self._facts.context_length, dtype=dtype)
         return SlotDecoder(
             spec,
             self._tensors,

@@ -19,20 +19,20 @@ from astraflow.algos.losses.compose import Loss, Prepared
 from astraflow.algos.losses.tokens import LossBatch
 from astraflow.algos.packing import Costs, MicroBatch, PackItem, plan_micro_batches
 from astraflow.algos.tensors import HostTensor
+from astraflow.compute import compute_dtype
 from astraflow.config import TrainerSection
 from astraflow.errors import WeightsError
 from astraflow.learners.base import StepReport
 from astraflow.learners.batch import Batch, read_batch
 from astraflow.learners.checkpoint import read_state, write_state
 from astraflow.learners.critic import Critic
-from astraflow.learners.export import export_tensors, with_dtype
 from astraflow.learners.gradients import accumulate_gradients
 from astraflow.learners.logprobs import batch_logprobs
 from astraflow.learners.master import MasterWeights
 from astraflow.learners.model import load_frozen, load_model
-from astraflow.learners.precision import compute_dtype
 from astraflow.learners.step_metrics import Update, step_metrics, value_metrics
 from astraflow.messages import Sample
+from astraflow.models.export import described, export_tensors
 from astraflow.models.folder import read_files, write_model
 
 logger = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class TorchLearner:
         self._costs = Costs(attention=self._model.attention_cost)
         self._steps = 0
         dtype = compute_dtype(section.dtype)
-        self._files = with_dtype(read_files(model_folder), dtype)
+        self._files = described(read_files(model_folder), self._model.module, dtype)
         self._master = MasterWeights(
             self._model.module, section, dtype=dtype, dither_seed=seed if section.dither else None
         )
@@ -214,7 +214,7 @@ class TorchLearner:
 
     def export(self) -> Mapping[str, HostTensor]:
         """The weights in the compute dtype, which is the rollout dtype; stable copies under Hugging Face names."""
-        return export_tensors(self._model.module)
+        return export_tensors(self._model.module.state_dict(), self._model.layout)
 
     def model_files(self) -> Mapping[str, bytes]:
         """config.json, tokenizer files and chat template, as they were in the model folder (but for the dtype)."""

@@ -20,7 +20,6 @@ from astraflow.algos.changes import Change
 from astraflow.algos.tensors import HostTensor
 from astraflow.background import Background
 from astraflow.config import EngineSection
-from astraflow.engines.architecture import read_facts
 from astraflow.engines.base import EngineLoad, EngineRequest, TokenStream
 from astraflow.engines.requests import check_request
 from astraflow.engines.sglang.completion import Account
@@ -29,6 +28,7 @@ from astraflow.engines.sglang.labels import Labels
 from astraflow.engines.sglang.link import ServerLink
 from astraflow.engines.streams import RateMeter, Reply, ReplyStream
 from astraflow.errors import AstraflowError, EngineError, WeightsError
+from astraflow.models.facts import read_facts
 
 STOP_WITHIN_S = 10.0  # of a swap
 

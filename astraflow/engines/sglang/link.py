@@ -14,7 +14,6 @@ from typing import Any
 from astraflow.algos.tensors import HostTensor
 from astraflow.background import Background
 from astraflow.config import EngineSection
-from astraflow.engines.architecture import read_facts
 from astraflow.engines.sglang.admission import Admission, Pressure
 from astraflow.engines.sglang.attach import AttachedServer, server_info, shares_folder
 from astraflow.engines.sglang.client import Client, RefusedError
@@ -25,6 +24,7 @@ from astraflow.engines.sglang.metrics import read_pressure
 from astraflow.engines.sglang.scratch import Scratch
 from astraflow.engines.sglang.updates import APPLY, DeltaWay, DiskWay, NotSharedError, TensorsWay, Way, untraceable
 from astraflow.errors import EngineError
+from astraflow.models.facts import read_facts
 from astraflow.models.folder import write_model
 
 ADAPT_EVERY_S = 1.0

@@ -1,0 +1,78 @@
+"""A model folder as transformers loads it, or not at all: the one way from a folder to weights.
+
+What transformers only warns of is refused here: tensors that are missing, which it makes up from random numbers, other
+ones in each process, and tensors that the model has no place for. Not here: what a learner or an engine makes of it.
+Nothing ever touches a model hub or runs code of a folder.
+"""
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import transformers
+from safetensors import SafetensorError
+
+from astraflow.algos.tensors import HostTensor
+from astraflow.errors import ConfigError
+from astraflow.models.derived import derived_config
+from astraflow.models.export import described, export_tensors
+from astraflow.models.facts import TOY, read_facts
+from astraflow.models.folder import check_folder, read_files, read_model
+from astraflow.models.layout import checkpoint_layout
+
+NAMED = 5  # tensors in a message
+
+
+def load_causal(folder: Path) -> Any:
+    """transformers' model of a folder, in its checkpoint's dtype, in eval mode. Raises ConfigError."""
+    check_folder(folder)
+    config = derived_config(read_facts(read_files(folder)).config)
+    if type(config) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise ConfigError(f"model folder {folder}: a {config.model_type} model is no causal language model")
+    transformers.utils.logging.disable_progress_bar()
+    try:
+        model, info = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, config=config, dtype="auto", local_files_only=True, trust_remote_code=False,
+            output_loading_info=True,
+        )  # fmt: skip
+    except (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError, SafetensorError) as exc:
+        raise ConfigError(f"{folder} can't be loaded as a causal language model: {exc}") from exc
+    _check_complete(folder, model, info)
+    return model.eval()
+
+
+def load_tensors(folder: Path) -> tuple[dict[str, bytes], dict[str, HostTensor]]:
+    """(files, tensors) of a model that isn't trained, exactly as a learner would export it before its first step."""
+    if read_facts(read_files(folder)).model_type == TOY:
+        return read_model(folder)
+    model = load_causal(folder)
+    tensors = export_tensors(model.state_dict(), checkpoint_layout(model))
+    return described(read_files(folder), model, model.dtype), tensors
+
+
+def _check_complete(folder: Path, model: Any, info: dict[str, Any]) -> None:
+    missing, surplus = sorted(info["missing_keys"]), sorted(info["unexpected_keys"])
+    if missing:
+        raise ConfigError(
+            f"model folder {folder} lacks {_named(missing)} of a {model.config.model_type} model{_why(model, missing)}"
+        )
+    if surplus:
+        raise ConfigError(
+            f"model folder {folder} holds {_named(surplus)}, which a {model.config.model_type} model has no place for; "
+            "does config.json belong to these weights?"
+        )
+    if info["mismatched_keys"] or info["error_msgs"]:
+        raise ConfigError(f"{folder} can't be loaded: {info['mismatched_keys'] or info['error_msgs']}")
+
+
+def _why(model: Any, missing: Collection[str]) -> str:
+    head = model.get_output_embeddings()
+    names = {name for name, tensor in model.named_parameters() if head is not None and tensor is head.weight}
+    if names & set(missing):
+        return "; if its output layer is its embedding, config.json must say tie_word_embeddings: true"
+    return ""
+
+
+def _named(names: list[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"tensor{'s' * (len(names) > 1)} {', '.join(names[:NAMED])}{more}"
