@@ -2,10 +2,10 @@
 
 import argparse
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from astraflow.errors import ConfigError
+from astraflow.paths import user_path, user_path_text
 
 if TYPE_CHECKING:
     from astraflow.actors.base.connection import Connection
@@ -68,11 +68,11 @@ def connection_of(args: argparse.Namespace, url: str) -> "Connection":
     return Connection(
         url=url,
         region=args.region,
-        token_file=Path(args.token_file) if args.token_file else None,
+        token_file=user_path(args.token_file) if args.token_file else None,
         token="" if args.token_file else os.environ.get(TOKEN_VARIABLE, ""),
-        credentials_file=args.credentials_file,
-        credentials_dir=args.credentials_dir,
-        ca_file=args.ca_file,
+        credentials_file=user_path_text(args.credentials_file),
+        credentials_dir=user_path_text(args.credentials_dir),
+        ca_file=user_path_text(args.ca_file),
     )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from astraflow.cli.arguments import listen_address
 from astraflow.errors import ConfigError
+from astraflow.paths import user_path
 
 if TYPE_CHECKING:
     from astraflow.bus import EmbeddedServer, HubDoor
@@ -46,7 +47,7 @@ def run(args: argparse.Namespace, host: str, port: int) -> int:
     if args.region in (HUB_DOMAIN, "local"):
         raise ConfigError(f"--region {args.region} is the hub's; give this region a name of its own, e.g. --region eu")
     Topology(run="any", region=args.region, envs=(), policies=())
-    token_file = Path(args.token_file) if args.token_file else None
+    token_file = user_path(args.token_file) if args.token_file else None
     token = os.environ.get(TOKEN_VARIABLE, "") if token_file is None else ""
     secret = Connection(url="", region=args.region, token_file=token_file, token=token).options().token
     if not secret:

@@ -8,7 +8,6 @@ only dataflow reads the file; a rollout machine needs no copy.
 import asyncio
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from astraflow.envs.base import ChatMessage, Reply
@@ -17,6 +16,7 @@ from astraflow.envs.single_turn import Grade, SingleTurnEnv
 from astraflow.envs.verifier_pool import VerifierPool
 from astraflow.errors import ConfigError, EnvError
 from astraflow.models.hub import DATASETS, hub_file
+from astraflow.paths import user_path
 
 
 class MathEnv(SingleTurnEnv):
@@ -100,7 +100,7 @@ class MathEnv(SingleTurnEnv):
     def _questions(self) -> tuple[Question, ...]:
         """In file order; of several with the same question, the first."""
         first: dict[str, Question] = {}
-        file = hub_file(self._path) if self._path.startswith(DATASETS) else Path(self._path).expanduser()
+        file = hub_file(self._path) if self._path.startswith(DATASETS) else user_path(self._path)
         for entry in read_questions(file, **self._keys):
             first.setdefault(entry.question, entry)
         return tuple(first.values())

@@ -15,6 +15,7 @@ from astraflow.models.hub import hub_model, is_hub_id
 from astraflow.models.smollm2 import prepare_smollm2
 from astraflow.models.tiny import prepare_tiny
 from astraflow.models.toy import toy_model
+from astraflow.paths import user_path
 
 
 def known_models() -> tuple[str, ...]:
@@ -30,7 +31,7 @@ def resolve_model(name: str) -> Path:
     """
     if name in _PREPARE:
         return _PREPARE[name]()
-    folder = Path(name).expanduser()
+    folder = user_path(name)
     if not folder.is_dir() and is_hub_id(name):
         folder = hub_model(name)
         check_folder(folder)

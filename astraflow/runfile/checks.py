@@ -10,6 +10,7 @@ from pathlib import Path
 from astraflow.algos.feeds import feeds_of, players_of
 from astraflow.config import EnvSection, EvalSection, PolicySection, RunConfig, SourceSection, TrainerSection
 from astraflow.errors import ConfigError
+from astraflow.paths import user_path
 from astraflow.runfile.critic_checks import check_critic
 from astraflow.runfile.decode import Where, nearest
 from astraflow.runfile.loss_checks import check_loss
@@ -123,7 +124,7 @@ def _check_model(name: str, policy: PolicySection, where: Where) -> Iterator[Con
     from astraflow.models.hub import is_hub_id
     from astraflow.models.resolve import known_models
 
-    path, folder = ("policies", name, "model"), Path(policy.model).expanduser()
+    path, folder = ("policies", name, "model"), user_path(policy.model)
     if policy.model in known_models() or (is_hub_id(policy.model) and not folder.is_dir()):
         return
     if not folder.is_dir():
@@ -198,7 +199,7 @@ def model_bytes(model: str) -> int:
     """Bytes of a model folder's weights; 0 if it isn't a usable folder (yet)."""
     from astraflow.models.folder import weight_files
 
-    folder = Path(model).expanduser()
+    folder = user_path(model)
     try:
         return sum(file.stat().st_size for file in weight_files(folder)) if folder.is_dir() else 0
     except ConfigError:  # said by the check of the model
@@ -256,9 +257,9 @@ def _check_bus(config: RunConfig, where: Where) -> Iterator[ConfigError]:
         file = getattr(bus, key)
         if file and not bus.url:
             yield where.error(("bus", key), "is for an external server; set bus.url too, or remove it")
-        elif key == "credentials_dir" and not Path(file).is_dir():
+        elif key == "credentials_dir" and not user_path(file).is_dir():
             yield where.error(("bus", key), f"folder {file} does not exist")
-        elif file and key != "credentials_dir" and not Path(file).is_file():
+        elif file and key != "credentials_dir" and not user_path(file).is_file():
             yield where.error(("bus", key), f"file {file} does not exist")
 
 

@@ -36,6 +36,7 @@ from astraflow.actors.view.live import live_view
 from astraflow.bus import Bus, BusRole, EmbeddedServer, HubDoor, topology_of
 from astraflow.config import NodeSection, RunConfig
 from astraflow.errors import ConfigError
+from astraflow.paths import user_path, user_path_text
 from astraflow.runfile import resolved
 from astraflow.runfile.checks import FULLS_IN_WEIGHTS, model_bytes, trainable
 
@@ -73,7 +74,7 @@ async def up(config: RunConfig, options: UpOptions, console: Console) -> int:
         raise ConfigError("--leaf-listen is for the embedded server; the one at bus.url has settings of its own")
     if config.bus.url and options.fresh:
         raise ConfigError("--fresh would leave this run's streams on the external server; choose another run.name")
-    folder = RunFolder(Path(config.run.folder) / config.run.name)
+    folder = RunFolder(user_path(config.run.folder) / config.run.name)
     owner = Owner(
         pid=os.getpid(), command=options.command, run=config.run.name, started_at=time.time(), region=config.bus.region
     )
@@ -139,7 +140,9 @@ async def _run(
 def preemption_of(section: NodeSection) -> Preemption:
     """Where the run file says that notices come from."""
     return Preemption(
-        file=section.preempt_file, command=section.preempt_command, command_every_s=section.preempt_every_s
+        file=user_path_text(section.preempt_file),
+        command=section.preempt_command,
+        command_every_s=section.preempt_every_s,
     )
 
 
@@ -189,11 +192,11 @@ async def _server(
         yield Connection(
             url=bus.url,
             region=bus.region,
-            token_file=Path(bus.token_file) if bus.token_file else None,
+            token_file=user_path(bus.token_file) if bus.token_file else None,
             token="" if bus.token_file or bus.credentials_file or bus.credentials_dir else options.token,
-            credentials_file=bus.credentials_file,
-            credentials_dir=bus.credentials_dir,
-            ca_file=bus.ca_file,
+            credentials_file=user_path_text(bus.credentials_file),
+            credentials_dir=user_path_text(bus.credentials_dir),
+            ca_file=user_path_text(bus.ca_file),
         )
         return
     host, port = options.listen or ("127.0.0.1", 0)
