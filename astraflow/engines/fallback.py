@@ -24,8 +24,12 @@ from astraflow.models.layout import checkpoint_layout, tied_names
 
 
 class TransformersModel:
-    """A model built from its config alone. Args: config: transformers' config object. Raises: ConfigError if it, or a
-    tensor's place in memory, can't be used here; WeightsError for tensors that don't fit."""
+    """A model built from its config alone.
+
+    Args: config: transformers' config object.
+    Raises: ConfigError if it can't be used, or remembers a sequence as a state instead of keys and values, which prompts
+        can't be added to piece by piece; WeightsError for tensors that don't fit.
+    """
 
     def __init__(
         self, config: Any, tensors: Mapping[str, HostTensor], *, context_length: int, dtype: torch.dtype
@@ -111,9 +115,15 @@ class TransformersModel:
 
 def _built(config: Any, dtype: torch.dtype) -> Any:
     try:
-        return AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False).eval()
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False).eval()
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as exc:
         raise ConfigError(f"transformers can't build a {config.model_type} model: {exc}") from exc
+    if model._is_stateful:
+        raise ConfigError(
+            f"a {config.model_type} model remembers a sequence in recurrent states, which the embedded engine doesn't "
+            'serve; use engine.kind = "sglang"'
+        )
+    return model
 
 
 def _untie(config: Any) -> None:
