@@ -12,19 +12,23 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from astraflow.algos.changes import Change
 from astraflow.algos.tensors import HostTensor
 from astraflow.compute import compute_dtype
 from astraflow.config import EngineSection
 from astraflow.engines.architecture import decoder_spec
-from astraflow.engines.base import EngineLoad, EngineRequest, TokenStream
+from astraflow.engines.base import EngineLoad, EngineRequest, Scored, TokenStream
 from astraflow.engines.batching import BROKEN
 from astraflow.engines.decoder import SlotDecoder
 from astraflow.engines.requests import check_request
 from astraflow.engines.sequences import BatchModel
 from astraflow.engines.streams import RateMeter, Reply, ReplyStream
-from astraflow.engines.worker import BatchSettings, Cancel, StepResult, Stop, Submit, Swap, Worker
+from astraflow.engines.worker import BatchSettings, Cancel, Score, StepResult, Stop, Submit, Swap, Worker
 from astraflow.errors import AstraflowError, EngineError
 from astraflow.models.facts import read_facts
 
@@ -79,6 +83,7 @@ class CpuEngine:
         self._error = ""
         self._replies: dict[str, Reply] = {}  # every request that the worker knows or will know
         self._swaps: set[asyncio.Future[float]] = set()
+        self._scores: set[asyncio.Future[list[float] | None]] = set()
         self._preparing = asyncio.Lock()  # the next version's weights are put together one at a time
         self._rate = RateMeter()
         self._loop: asyncio.AbstractEventLoop | None = None  # None before start
@@ -168,10 +173,15 @@ class CpuEngine:
         for reply in self._replies.values():
             end(reply)
         self._replies.clear()
-        for swap in self._swaps:
-            if not swap.done():
-                swap.set_exception(EngineError(self._error or "the engine was stopped before its weights changed"))
-        self._swaps.clear()
+        both: tuple[tuple[set[Any], str], ...] = (
+            (self._swaps, "its weights changed"),
+            (self._scores, "it had scored a row"),
+        )
+        for waiting, what in both:
+            for future in waiting:
+                if not future.done():
+                    future.set_exception(EngineError(self._error or f"the engine was stopped before {what}"))
+            waiting.clear()
 
     async def stop(self) -> None:
         if self._state is not State.FAILED:
@@ -230,6 +240,22 @@ class CpuEngine:
         if self._worker is not None and request_id in self._replies:
             self._worker.order(Cancel(request_id))
 
+    async def score(self, tokens: NDArray[np.int32], count: int) -> Scored:
+        """See `Scoring`."""
+        worker = self._serving()
+        assert self._loop is not None
+        done: asyncio.Future[list[float] | None] = self._loop.create_future()
+        self._scores.add(done)
+        worker.order(Score(tokens, count, lambda found: self._post(_settle, done, found)))
+        try:
+            found = await done
+        finally:
+            self._scores.discard(done)
+        if found is None:
+            raise EngineError(f"there is no room for a row of {tokens.size} tokens in engine.kv_cache_mib")
+        dtype = str(compute_dtype(self._section.dtype)).removeprefix("torch.")
+        return Scored(logprobs=np.array(found, np.float32), dtype=dtype)
+
     def takes_elements(self, name: str) -> bool:
         return True
 
@@ -276,3 +302,8 @@ class CpuEngine:
             version=self._version,
             error=self._error,
         )
+
+
+def _settle(future: "asyncio.Future[Any]", result: object) -> None:
+    if not future.done():
+        future.set_result(result)

@@ -27,8 +27,8 @@ class TransformersModel:
     """A model built from its config alone.
 
     Args: config: transformers' config object.
-    Raises: ConfigError if it can't be used, or remembers a sequence as a state instead of keys and values, which prompts
-        can't be added to piece by piece; WeightsError for tensors that don't fit.
+    Raises: ConfigError if it can't be used, or remembers a sequence as a state instead of keys and values, to which
+        prompts can't be added piece by piece; WeightsError for tensors that don't fit.
     """
 
     def __init__(
@@ -60,6 +60,12 @@ class TransformersModel:
         self._slots.check(tensors, complete=True)
         self.prepare(tensors)()
         self._caches: dict[Running, DynamicCache] = {}
+
+    @torch.inference_mode()
+    def whole(self, tokens: Sequence[int]) -> Tensor:
+        """float[T, V]: the logits of a whole sequence, in one pass and without any cache."""
+        logits: Tensor = self._model(input_ids=torch.tensor([list(tokens)]), use_cache=False).logits[0]
+        return logits
 
     @property
     def longest(self) -> int:

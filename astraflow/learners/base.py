@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from astraflow.algos.tensors import HostTensor
-from astraflow.messages import Sample
+from astraflow.messages import Probe, Sample
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +30,10 @@ class Learner(Protocol):
 
         The returned bytes don't change when the learner steps on.
         """
+        ...
+
+    def probe(self) -> Probe | None:
+        """What the weights make of the fixed row of `models/probe.py`; None if there is nothing to compare."""
         ...
 
     def model_files(self) -> Mapping[str, bytes]:

@@ -31,9 +31,11 @@ from astraflow.learners.logprobs import batch_logprobs
 from astraflow.learners.master import MasterWeights
 from astraflow.learners.model import load_frozen, load_model
 from astraflow.learners.step_metrics import Update, step_metrics, value_metrics
-from astraflow.messages import Sample
+from astraflow.messages import Probe, Sample, array_of
 from astraflow.models.export import described, export_tensors
+from astraflow.models.facts import read_facts
 from astraflow.models.folder import read_files, write_model
+from astraflow.models.probe import probe_row, scored
 
 logger = logging.getLogger(__name__)
 
@@ -215,6 +217,26 @@ class TorchLearner:
     def export(self) -> Mapping[str, HostTensor]:
         """The weights in the compute dtype, which is the rollout dtype; stable copies under Hugging Face names."""
         return export_tensors(self._model.module.state_dict(), self._model.layout)
+
+    def probe(self) -> Probe | None:
+        facts = read_facts(self._files)
+        row_T = probe_row(min(facts.vocab_size, self._model.vocabulary), facts.context_length)
+        if not row_T.size:
+            return None
+        count = scored(row_T)
+        sample = Sample(
+            id="probe", task_id="probe", group_id="probe", tokens=array_of(row_T, "i4"),
+            loss_mask=array_of([0] * (row_T.size - count) + [1] * count, "u1"),
+            logprobs=array_of(np.zeros(row_T.size), "f4"), versions=(), advantage=1.0, reward=0.0,
+        )  # fmt: skip
+        batch = read_batch([sample], vocabulary=self._model.vocabulary)
+        elsewhere_M = torch.zeros(batch.sampled_tokens)
+        logprobs_M = batch_logprobs(self._model, self._plan(batch.items), elsewhere_M, temperature=1.0)
+        return Probe(
+            tokens=tuple(row_T.tolist()),
+            logprobs=tuple(logprobs_M.tolist()),
+            dtype=str(self._model.head_VD.dtype).removeprefix("torch."),
+        )
 
     def model_files(self) -> Mapping[str, bytes]:
         """config.json, tokenizer files and chat template, as they were in the model folder (but for the dtype)."""

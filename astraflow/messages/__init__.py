@@ -34,7 +34,17 @@ from astraflow.messages.control import (
 from astraflow.messages.episodes import TRAINABLE_REASONS, Episode, Reason, Task, Trajectory, Turn
 from astraflow.messages.generation import ChunkKind, GenCancel, GenChunk, GenRequest, Sampling, VersionSpan
 from astraflow.messages.samples import Sample, SampleBatch
-from astraflow.messages.weights import FileEntry, Head, Manifest, PartRef, Place, TensorEntry, VersionKind, VersionStep
+from astraflow.messages.weights import (
+    FileEntry,
+    Head,
+    Manifest,
+    PartRef,
+    Place,
+    Probe,
+    TensorEntry,
+    VersionKind,
+    VersionStep,
+)
 
 __all__ = [
     "CONTROL_EVENT",
@@ -67,6 +77,7 @@ __all__ = [
     "Metrics",
     "PartRef",
     "Place",
+    "Probe",
     "Progress",
     "Reason",
     "Region",

@@ -9,16 +9,19 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+import torch
 import transformers
 from safetensors import SafetensorError
 
 from astraflow.algos.tensors import HostTensor
 from astraflow.errors import ConfigError
+from astraflow.messages import Probe
 from astraflow.models.derived import derived_config
 from astraflow.models.export import described, export_tensors
 from astraflow.models.facts import TOY, read_facts
 from astraflow.models.folder import check_folder, read_files, read_model
 from astraflow.models.layout import checkpoint_layout
+from astraflow.models.probe import probe_row, scored
 
 NAMED = 5  # tensors in a message
 
@@ -41,13 +44,37 @@ def load_causal(folder: Path) -> Any:
     return model.eval()
 
 
+def load_frozen(folder: Path) -> tuple[dict[str, bytes], dict[str, HostTensor], Probe | None]:
+    """Like `load_tensors`, and the version's probe by transformers itself: no learner ever computes with it."""
+    files, tensors, model = _exported(folder)
+    if model is None:
+        return files, tensors, None
+    facts = read_facts(files)
+    row_T = probe_row(facts.vocab_size, facts.context_length)
+    if not row_T.size:
+        return files, tensors, None
+    with torch.inference_mode():
+        logits_TV = model(input_ids=torch.from_numpy(row_T).long()[None], use_cache=False).logits[0]
+    count = scored(row_T)
+    targets_C = torch.from_numpy(row_T[-count:]).long()
+    logprobs_C = torch.log_softmax(logits_TV.float(), -1)[-count - 1 : -1].gather(1, targets_C[:, None])[:, 0]
+    dtype = str(model.dtype).removeprefix("torch.")
+    return files, tensors, Probe(tokens=tuple(row_T.tolist()), logprobs=tuple(logprobs_C.tolist()), dtype=dtype)
+
+
 def load_tensors(folder: Path) -> tuple[dict[str, bytes], dict[str, HostTensor]]:
     """(files, tensors) of a model that isn't trained, exactly as a learner would export it before its first step."""
+    files, tensors, _ = _exported(folder)
+    return files, tensors
+
+
+def _exported(folder: Path) -> tuple[dict[str, bytes], dict[str, HostTensor], Any | None]:
+    """Files, tensors and the model that they were exported from; None for a toy, behind which there is none."""
     if read_facts(read_files(folder)).model_type == TOY:
-        return read_model(folder)
+        return (*read_model(folder), None)
     model = load_causal(folder)
     tensors = export_tensors(model.state_dict(), checkpoint_layout(model))
-    return described(read_files(folder), model, model.dtype), tensors
+    return described(read_files(folder), model, model.dtype), tensors, model
 
 
 def _check_complete(folder: Path, model: Any, info: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ from contextlib import aclosing
 
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.metrics import POLICY_WANTS_FULL
+from astraflow.actors.policy.agreement import check_agreement
 from astraflow.actors.policy.updates import next_full, refused
 from astraflow.actors.weights.follower import WeightFollower, follow_heads
 from astraflow.algos.tensors import HostTensor
@@ -32,7 +33,13 @@ async def load(ctx: ActorContext, weights: WeightFollower) -> tuple[PolicyEngine
                 continue
             ctx.gauges.pop(POLICY_WANTS_FULL, None)
             assert weights.shadow is not None
-            engine = await _started(ctx, files, weights.shadow.tensors, head)
+            tensors = weights.shadow.tensors
+            engine = await _started(ctx, files, tensors, head)
+            try:
+                await check_agreement(ctx, engine, head, await weights.probe(head), files, tensors)
+            except BaseException:
+                await engine.stop()
+                raise
             weights.behind.clear()
             return engine, head
     raise AssertionError("heads are followed for ever")

@@ -22,7 +22,7 @@ from astraflow.actors.base.metrics import POLICY_WANTS_FULL
 from astraflow.actors.weights.publisher import WeightPublisher
 from astraflow.algos.tensors import HostTensor
 from astraflow.errors import BusError, FencedError
-from astraflow.messages import Member
+from astraflow.messages import Member, Probe
 
 AGAIN_FIRST_S, AGAIN_MOST_S = 1.0, 30.0  # after a publish that failed
 FULL_AGAIN_S = 30.0  # between two fulls that are asked for, at least
@@ -38,6 +38,7 @@ class Job:
     step: int
     batch: int
     finished: bool
+    probe: Probe | None  # see `Learner.probe`
 
 
 class Publishing:
@@ -83,6 +84,7 @@ class Publishing:
                             step=job.step,
                             batch=job.batch,
                             finished=job.finished,
+                            probe=job.probe,
                         )
                     return
                 except FencedError:

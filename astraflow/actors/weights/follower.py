@@ -21,7 +21,7 @@ from astraflow.algos.shadow import Shadow, apply_chain
 from astraflow.algos.sparse import SparseUpdate, check_same_model, combine
 from astraflow.bus import Bus
 from astraflow.errors import MessageError, WeightsError
-from astraflow.messages import FileEntry, Head, Manifest, VersionKind
+from astraflow.messages import FileEntry, Head, Manifest, Probe, VersionKind
 
 
 async def follow_heads(bus: Bus, policy: str) -> AsyncGenerator[Head, None]:
@@ -134,6 +134,11 @@ class WeightFollower:
         if manifest is None:
             raise WeightsError(f"the full that version {head.version} of {self._policy} starts from is gone")
         return {entry.name: await self._file(manifest, entry) for entry in manifest.files}
+
+    async def probe(self, head: Head) -> Probe | None:
+        """What its publisher's learner made of this version; None if it can't be known any more."""
+        manifest = await self._read(head.manifest_sequence)
+        return manifest.probe if manifest is not None else None
 
     async def _file(self, manifest: Manifest, entry: FileEntry) -> bytes:
         subject = self._bus.topology.weight_part(manifest.policy, manifest.epoch)

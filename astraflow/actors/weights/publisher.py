@@ -31,7 +31,7 @@ from astraflow.algos.delta import pays
 from astraflow.algos.sparse import model_digest
 from astraflow.algos.tensors import HostTensor
 from astraflow.errors import FencedError
-from astraflow.messages import FileEntry, Head, Manifest, Metrics, TensorEntry, VersionKind, VersionStep
+from astraflow.messages import FileEntry, Head, Manifest, Metrics, Probe, TensorEntry, VersionKind, VersionStep
 
 T = TypeVar("T")
 
@@ -60,6 +60,7 @@ class _Version:
     batch: int
     finished: bool
     files: Mapping[str, bytes]
+    probe: Probe | None
     at: float  # unix seconds
     offers: Sequence[Offer]
     digest: str  # model_digest
@@ -138,6 +139,7 @@ class WeightPublisher:
         step: int,
         batch: int,
         finished: bool = False,
+        probe: Probe | None = None,
     ) -> None:
         """Store a version and move the head to it. `tensors` must not change afterwards.
 
@@ -145,11 +147,12 @@ class WeightPublisher:
             again, also with a newer version.
         """
         self._own.give(tensors.items())
-        await self.publish_ranks(files, version=version, step=step, batch=batch, finished=finished)
+        await self.publish_ranks(files, version=version, step=step, batch=batch, finished=finished, probe=probe)
 
     async def publish_ranks(
-        self, files: Mapping[str, bytes], *, version: int, step: int, batch: int, finished: bool = False
-    ) -> None:
+        self, files: Mapping[str, bytes], *, version: int, step: int, batch: int, finished: bool = False,
+        probe: Probe | None = None,
+    ) -> None:  # fmt: skip
         """Like `publish`, of the tensors that the ranks have now."""
         started, at = time.monotonic(), time.time()
         offers = await _all([rank.offer(version) for rank in self._ranks])
@@ -159,6 +162,7 @@ class WeightPublisher:
             batch=batch,
             finished=finished,
             files=files,
+            probe=probe,
             at=at,
             offers=offers,
             digest=_digest(offers),
@@ -257,6 +261,7 @@ class WeightPublisher:
             sequence_first=first,
             pieces=tuple(piece.size_bytes for piece in pieces) if len(pieces) > 1 else (),
             published_at=new.at,
+            probe=new.probe,
         )
 
     async def _put_files(self, new: _Version) -> tuple[FileEntry, ...]:
