@@ -151,19 +151,23 @@ def _serving(learner: TorchLearner) -> CpuEngine:
 
 
 async def _sampled(engine: CpuEngine) -> tuple[list[int], list[float], str]:
-    """24 tokens, their logprobs, and what computed them."""
+    """24 tokens of an engine that isn't started yet, their logprobs, and what computed them."""
+    try:
+        await engine.start()
+        return await _drawn(engine)
+    finally:
+        await engine.stop()
+
+
+async def _drawn(engine: CpuEngine) -> tuple[list[int], list[float], str]:
     tokens: list[int] = []
     logprobs: list[float] = []
     sampling = Sampling(max_new_tokens=24, ignore_eos=True)
     request = EngineRequest(id="r", prompt_tokens=np.array(PROMPT, np.int32), seed=3, sampling=sampling)
-    try:
-        await engine.start()
-        async for chunk in engine.generate(request):
-            tokens += chunk.tokens.tolist()
-            logprobs += chunk.logprobs.tolist()
-        return tokens, logprobs, type(engine._model).__name__
-    finally:
-        await engine.stop()
+    async for chunk in engine.generate(request):
+        tokens += chunk.tokens.tolist()
+        logprobs += chunk.logprobs.tolist()
+    return tokens, logprobs, type(engine._model).__name__
 
 
 def _samples(tokens: Sequence[int], logprobs: Sequence[float]) -> list[Sample]:

@@ -497,7 +497,7 @@ def test_a_run_needs_something_to_do(file: Path) -> None:
     assert "at least one table [policies.<name>]" in error_in(file, '[run]\nname="x"\n[policies]\n[envs]\n[sources]\n')
 
 
-def test_a_model_folder_must_hold_a_model(file: Path) -> None:
+def test_a_model_folder_must_hold_a_model(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (file.parent / "model").mkdir()
     overrides = (
         "policies.solver.model=model",
@@ -515,6 +515,14 @@ def test_a_model_folder_must_hold_a_model(file: Path) -> None:
     bound = f"bus.max_weights_bytes={size - 1}"
     assert f"3 full versions of policy solver take {size} bytes" in error_of(file, *overrides, bound)
     load_light(file, *overrides, f"bus.max_weights_bytes={size}")
+    monkeypatch.setenv("HOME", str(file.parent))
+    load_light(file, "policies.solver.model=~/model", *overrides[1:])
+    assert f"has {size // 3 - 1} bytes, its header speaks of {size // 3}" in _cut(weights, file, overrides)
+
+
+def _cut(weights: Path, file: Path, overrides: tuple[str, ...]) -> str:
+    weights.write_bytes(weights.read_bytes()[:-1])
+    return error_of(file, *overrides)
 
 
 # --- environments

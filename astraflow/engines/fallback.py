@@ -21,6 +21,7 @@ from astraflow.engines.sequences import Running, Segment
 from astraflow.engines.weights import WeightSlots
 from astraflow.errors import ConfigError
 from astraflow.models.layout import checkpoint_layout, tied_names
+from astraflow.models.loading import check_runs
 
 
 class TransformersModel:
@@ -59,6 +60,7 @@ class TransformersModel:
         )
         self._slots.check(tensors, complete=True)
         self.prepare(tensors)()
+        check_runs(model)
         self._caches: dict[Running, DynamicCache] = {}
 
     @torch.inference_mode()

@@ -36,12 +36,23 @@ def load_causal(folder: Path) -> Any:
     try:
         model, info = transformers.AutoModelForCausalLM.from_pretrained(
             folder, config=config, dtype="auto", local_files_only=True, trust_remote_code=False,
-            output_loading_info=True,
+            output_loading_info=True, ignore_mismatched_sizes=True,
         )  # fmt: skip
     except (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError, SafetensorError) as exc:
         raise ConfigError(f"{folder} can't be loaded as a causal language model: {exc}") from exc
     _check_complete(folder, model, info)
-    return model.eval()
+    model.eval()
+    check_runs(model)
+    return model
+
+
+def check_runs(model: Any) -> None:
+    """Raises ConfigError for a model whose config transformers takes, and then can't compute with."""
+    try:
+        with torch.no_grad():  # what a model keeps of a pass, it may need with gradients
+            model(input_ids=torch.zeros(1, 2, dtype=torch.int64), use_cache=False)
+    except (TypeError, ValueError, RuntimeError, AttributeError, KeyError, IndexError) as exc:
+        raise ConfigError(f"transformers can't compute with this {model.config.model_type} model: {exc}") from exc
 
 
 def load_frozen(folder: Path) -> tuple[dict[str, bytes], dict[str, HostTensor], Probe | None]:
@@ -53,7 +64,7 @@ def load_frozen(folder: Path) -> tuple[dict[str, bytes], dict[str, HostTensor], 
     row_T = probe_row(facts.vocab_size, facts.context_length)
     if not row_T.size:
         return files, tensors, None
-    with torch.inference_mode():
+    with torch.no_grad():  # what a model keeps of a pass, it may need with gradients
         logits_TV = model(input_ids=torch.from_numpy(row_T).long()[None], use_cache=False).logits[0]
     count = scored(row_T)
     targets_C = torch.from_numpy(row_T[-count:]).long()
@@ -78,6 +89,10 @@ def _exported(folder: Path) -> tuple[dict[str, bytes], dict[str, HostTensor], An
 
 
 def _check_complete(folder: Path, model: Any, info: dict[str, Any]) -> None:
+    for name, here, wanted in sorted(info["mismatched_keys"]):
+        raise ConfigError(
+            f"tensor {name} of model folder {folder} has shape {list(here)}, config.json makes it {list(wanted)}"
+        )
     missing, surplus = sorted(info["missing_keys"]), sorted(info["unexpected_keys"])
     if missing:
         raise ConfigError(
@@ -88,8 +103,8 @@ def _check_complete(folder: Path, model: Any, info: dict[str, Any]) -> None:
             f"model folder {folder} holds {_named(surplus)}, which a {model.config.model_type} model has no place for; "
             "does config.json belong to these weights?"
         )
-    if info["mismatched_keys"] or info["error_msgs"]:
-        raise ConfigError(f"{folder} can't be loaded: {info['mismatched_keys'] or info['error_msgs']}")
+    if info["error_msgs"]:
+        raise ConfigError(f"{folder} can't be loaded: {info['error_msgs'][0]}")
 
 
 def _why(model: Any, missing: Collection[str]) -> str:
