@@ -23,8 +23,9 @@ from rich.table import Table
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from astraflow.config import TrainerSection
-from astraflow.learners.export import export_tensors
 from astraflow.learners.master import MasterWeights
+from astraflow.models.export import export_tensors
+from astraflow.models.layout import checkpoint_layout
 from astraflow.models.smollm2 import prepare_smollm2
 from astraflow.weights.codec.byte_coding import split_differences, split_gaps, to_planes
 from astraflow.weights.codec.delta import decode, encode_update
@@ -44,12 +45,13 @@ def versions(folder: Path, learning_rate: float, steps: int, *, answers: int = A
     section = TrainerSection(steps=steps, learning_rate=learning_rate)
     master = MasterWeights(model, section, dtype=torch.bfloat16, dither_seed=0)
     rng = random.Random(0)
-    yield export_tensors(model)
+    layout = checkpoint_layout(model)
+    yield export_tensors(model.state_dict(), layout)
     for _ in range(steps):
         for _ in range(2):
             policy_loss(model, tokenizer, rng, answers).backward()
         master.apply_gradients(master.gradient_norm(), learning_rate=learning_rate)
-        yield export_tensors(model)
+        yield export_tensors(model.state_dict(), layout)
 
 
 def policy_loss(model: Any, tokenizer: Any, rng: random.Random, count: int) -> torch.Tensor:

@@ -26,10 +26,10 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForCausalLM
 
+from astraflow.compute import compute_dtype
 from astraflow.config import EngineSection
 from astraflow.engines.base import EngineRequest
 from astraflow.engines.cpu import CpuEngine
-from astraflow.engines.hardware import compute_dtype
 from astraflow.messages import Sampling
 from astraflow.models.folder import read_model
 from astraflow.models.smollm2 import prepare_smollm2

@@ -21,13 +21,13 @@ from rich.console import Console
 from rich.table import Table
 
 from astraflow.config import EngineSection, SglangSection
-from astraflow.engines.architecture import read_facts
 from astraflow.engines.base import EngineRequest
 from astraflow.engines.sglang.client import Client
 from astraflow.engines.sglang.engine import SglangEngine
 from astraflow.engines.sglang.update_file import update_bytes
 from astraflow.engines.sglang.updates import DiskWay, TensorsWay, Way
 from astraflow.messages import Sampling
+from astraflow.models.facts import read_facts
 from astraflow.models.folder import read_model
 from astraflow.models.resolve import resolve_model
 from astraflow.weights.codec.changes import Change, ChangedElements

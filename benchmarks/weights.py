@@ -31,6 +31,7 @@ from transformers import AutoModelForCausalLM
 
 from astraflow.actors.base.context import ActorContext
 from astraflow.bus import EmbeddedServer, NatsBus, topology_of
+from astraflow.compute import compute_dtype
 from astraflow.config import (
     EngineSection,
     EnvSection,
@@ -41,16 +42,18 @@ from astraflow.config import (
     TrainerSection,
     to_json,
 )
-from astraflow.engines.architecture import decoder_spec, read_facts
+from astraflow.engines.architecture import decoder_spec
 from astraflow.engines.base import EngineRequest, PolicyEngine
 from astraflow.engines.cpu import CpuEngine
 from astraflow.engines.decoder_weights import DecoderWeights
-from astraflow.engines.hardware import compute_dtype
 from astraflow.errors import EngineError
-from astraflow.learners.export import export_tensors
 from astraflow.learners.master import MasterWeights
 from astraflow.messages import RunRecord, Sampling
+from astraflow.models.derived import derived_config
+from astraflow.models.export import export_tensors
+from astraflow.models.facts import read_facts
 from astraflow.models.folder import read_model
+from astraflow.models.layout import checkpoint_layout
 from astraflow.models.smollm2 import prepare_smollm2
 from astraflow.models.tiny import prepare_tiny
 from astraflow.weights.codec.changes import Behind
@@ -152,12 +155,13 @@ def tiny_versions(folder: Path, learning_rate: float, steps: int) -> Iterator[Mo
     section = TrainerSection(steps=steps, learning_rate=learning_rate)
     master = MasterWeights(model, section, dtype=torch.bfloat16, dither_seed=0)
     torch.manual_seed(0)
-    yield export_tensors(model)
+    layout = checkpoint_layout(model)
+    yield export_tensors(model.state_dict(), layout)
     for _ in range(steps):
         tokens = torch.randint(model.config.vocab_size, (4, 16))
         model(input_ids=tokens, labels=tokens).loss.backward()
         master.apply_gradients(master.gradient_norm(), learning_rate=learning_rate)
-        yield export_tensors(model)
+        yield export_tensors(model.state_dict(), layout)
 
 
 def codec(base: Model, new: Model, files: Mapping[str, bytes]) -> dict[str, float]:
@@ -170,7 +174,7 @@ def codec(base: Model, new: Model, files: Mapping[str, bytes]) -> dict[str, floa
     behind, shadow = Behind(), HostCopy.copy_of(0, base, digests)
     behind.add([update])
     changes = behind.changes(shadow)
-    spec = decoder_spec(read_facts(files))
+    spec = decoder_spec(derived_config(read_facts(files).config), base)
     assert spec is not None
     live = DecoderWeights(spec, base, compute_dtype("auto"))
     puts = [live.prepare(changes) for _ in range(REPEATS)]

@@ -1,14 +1,17 @@
 """Reading run files: overrides, defaults, the resolved file, and every error with its place and its next step."""
 
+import json
 import os
 import tomllib
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.numpy import save_file
 
 from astraflow.config import EngineSection, RunConfig
 from astraflow.errors import ConfigError
@@ -502,7 +505,7 @@ def test_a_run_needs_something_to_do(file: Path) -> None:
     assert "at least one table [policies.<name>]" in error_in(file, '[run]\nname="x"\n[policies]\n[envs]\n[sources]\n')
 
 
-def test_a_model_folder_must_hold_a_model(file: Path) -> None:
+def test_a_model_folder_must_hold_a_model(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (file.parent / "model").mkdir()
     overrides = (
         "policies.solver.model=model",
@@ -510,11 +513,24 @@ def test_a_model_folder_must_hold_a_model(file: Path) -> None:
         "policies.solver.trainer.learner=torch",
     )
     assert "model folder model has no config.json" in error_of(file, *overrides)
-    (file.parent / "model/config.json").write_text("{}")
+    config = {"model_type": "llama", "vocab_size": 4, "max_position_embeddings": 8}
+    (file.parent / "model/config.json").write_text(json.dumps(config))
+    assert "model folder model has no model.safetensors" in error_of(file, *overrides)
+    weights = file.parent / "model/model.safetensors"
+    save_file({"weight": np.zeros(4, np.float32)}, weights)
     load_light(file, *overrides)
-    (file.parent / "model/model.safetensors").write_bytes(bytes(100))
-    assert "3 full versions of policy solver take 300 bytes" in error_of(file, *overrides, "bus.max_weights_bytes=299")
-    load_light(file, *overrides, "bus.max_weights_bytes=300")
+    size = 3 * weights.stat().st_size
+    bound = f"bus.max_weights_bytes={size - 1}"
+    assert f"3 full versions of policy solver take {size} bytes" in error_of(file, *overrides, bound)
+    load_light(file, *overrides, f"bus.max_weights_bytes={size}")
+    monkeypatch.setenv("HOME", str(file.parent))
+    load_light(file, "policies.solver.model=~/model", *overrides[1:])
+    assert f"has {size // 3 - 1} bytes, its header speaks of {size // 3}" in _cut(weights, file, overrides)
+
+
+def _cut(weights: Path, file: Path, overrides: tuple[str, ...]) -> str:
+    weights.write_bytes(weights.read_bytes()[:-1])
+    return error_of(file, *overrides)
 
 
 # --- environments

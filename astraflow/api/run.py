@@ -26,6 +26,7 @@ from astraflow.messages import (
 from astraflow.messages.metric_names import DATAFLOW
 from astraflow.messages.roles import Role
 from astraflow.node.record import fetch_record
+from astraflow.paths import user_path, user_path_text
 
 M = TypeVar("M")
 Start = Literal["first", "new"]
@@ -54,10 +55,10 @@ async def connect(
         url=url,
         region=region,
         token=token,
-        token_file=Path(token_file) if token_file else None,
-        credentials_file=str(credentials_file),
-        credentials_dir=str(credentials_dir),
-        ca_file=str(ca_file),
+        token_file=user_path(token_file) if token_file else None,
+        credentials_file=user_path_text(credentials_file),
+        credentials_dir=user_path_text(credentials_dir),
+        ca_file=user_path_text(ca_file),
     )
     record = await fetch_record(connection, run, Role.USER)
     config = from_json(record.config_json)

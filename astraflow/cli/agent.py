@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from astraflow.cli.arguments import Verbs, add_connection, add_verb, connection_of
 from astraflow.errors import ConfigError
+from astraflow.paths import user_path
 
 if TYPE_CHECKING:
     from astraflow.envs.agents import Agent
@@ -20,11 +21,11 @@ def add(verbs: Verbs) -> None:
         help="join a live run with agents from your own file, and play their environments' tasks until it ends",
         example="astraflow agent my_agent.py --join nats://hub:4222 --run demo --token-file token",
     )
-    parser.add_argument("file", type=Path, metavar="FILE.py", help="holds functions with @af.agent(env=…)")
+    parser.add_argument("file", type=user_path, metavar="FILE.py", help="holds functions with @af.agent(env=…)")
     parser.add_argument("--join", metavar="URL", required=True, help="the run's server, as `up --listen` prints it")
     parser.add_argument("--run", dest="run_name", metavar="NAME", required=True, help="the run's name")
     parser.add_argument("--name", default="", help="how this actor's name ends (default: the machine's name)")
-    parser.add_argument("--folder", type=Path, default=Path("runs"), help="where files go, if any (default: runs)")
+    parser.add_argument("--folder", type=user_path, default=Path("runs"), help="where files go, if any (default: runs)")
     add_connection(parser)
     parser.set_defaults(run=run)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from astraflow.cli import leaf
 from astraflow.cli.arguments import Verbs, add_verb, listen_address, variable
 from astraflow.errors import BusError, ConfigError
+from astraflow.paths import user_path
 from astraflow.ports import host_for_others
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def add(verbs: Verbs) -> None:
     kind.add_argument(
         "--secure",
         metavar="DIR",
-        type=Path,
+        type=user_path,
         help="the server's folder: what is missing is made there, certificates and a key per role and run",
     )
     kind.add_argument(
@@ -46,7 +47,7 @@ def add(verbs: Verbs) -> None:
     parser.add_argument(
         "--folder",
         metavar="DIR",
-        type=Path,
+        type=user_path,
         help="the server's folder, without TLS: whoever has DIR/token may do everything in every run "
         "(with --leaf the default is leaf-REGION)",
     )

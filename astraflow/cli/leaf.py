@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from astraflow.cli.arguments import listen_address
 from astraflow.errors import ConfigError
+from astraflow.paths import user_path
 from astraflow.ports import host_for_others
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def run(args: argparse.Namespace, host: str, port: int) -> int:
     if args.region in (HUB_DOMAIN, "local"):
         raise ConfigError(f"--region {args.region} is the hub's; give this region a name of its own, e.g. --region eu")
     Topology(run="any", region=args.region, envs=(), policies=())
-    token_file = Path(args.token_file) if args.token_file else None
+    token_file = user_path(args.token_file) if args.token_file else None
     token = os.environ.get(TOKEN_VARIABLE, "") if token_file is None else ""
     secret = Connection(url="", region=args.region, token_file=token_file, token=token).options().token
     if not secret:

@@ -5,6 +5,7 @@ import asyncio
 from pathlib import Path
 
 from astraflow.cli.arguments import Verbs, add_connection, add_verb, connection_of
+from astraflow.paths import user_path, user_path_text
 
 
 def add(verbs: Verbs) -> None:
@@ -36,7 +37,7 @@ def add(verbs: Verbs) -> None:
     parser.add_argument("--threads", type=int, default=0, help="cores to use (default: all that it may)")
     parser.add_argument(
         "--folder",
-        type=Path,
+        type=user_path,
         default=Path("runs"),
         help="where logs, checkpoints and results go; may be shared with other nodes (default: runs)",
     )
@@ -63,6 +64,8 @@ def run(args: argparse.Namespace) -> int:
         name=args.name,
         threads=args.threads,
         grace_s=args.grace,
-        preemption=Preemption(file=args.preempt_file, command=args.preempt_command, command_every_s=args.preempt_every),
+        preemption=Preemption(
+            file=user_path_text(args.preempt_file), command=args.preempt_command, command_every_s=args.preempt_every
+        ),
     )
     return asyncio.run(join(connection_of(args, args.join), options, Console()))

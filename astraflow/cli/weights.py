@@ -12,6 +12,7 @@ from astraflow import clock
 from astraflow.cli.arguments import Verbs, add_verb
 from astraflow.cli.where import add_where, run_bus, stored_run
 from astraflow.errors import ConfigError, WeightsError
+from astraflow.paths import user_path
 
 if TYPE_CHECKING:
     from astraflow.bus import Bus
@@ -47,7 +48,7 @@ def add(verbs: Verbs) -> None:
         example="astraflow weights export 12 solver-12 --folder runs/demo",
     )
     exporting.add_argument("version", type=_number, metavar="VERSION", help="its number, or newest")
-    exporting.add_argument("target", type=Path, metavar="DIR", help="the folder to make")
+    exporting.add_argument("target", type=user_path, metavar="DIR", help="the folder to make")
     for action, work in ((listing, _list), (checking, _verify), (exporting, _export)):
         action.add_argument("--policy", default="", help="needed by export if there are several")
         add_where(action)

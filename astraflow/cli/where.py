@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from astraflow.cli.arguments import add_connection, connection_of
 from astraflow.errors import BusError, ConfigError
+from astraflow.paths import user_path
 
 if TYPE_CHECKING:
     from astraflow.actors.base.connection import Connection
@@ -21,7 +22,7 @@ RUNS = Path("runs")
 def add_where(parser: argparse.ArgumentParser) -> None:
     """--folder, or --run, or --url and --run, and how to connect."""
     place = parser.add_mutually_exclusive_group()
-    place.add_argument("--folder", type=Path, help="the run's folder (default: the one live run in ./runs)")
+    place.add_argument("--folder", type=user_path, help="the run's folder (default: the one live run in ./runs)")
     place.add_argument("--url", help="the run's server, if it isn't on this machine; needs --run")
     parser.add_argument(
         "--run", dest="run_name", metavar="NAME", default="",

@@ -8,7 +8,6 @@ decoder          the slot decoder for Llama, Qwen2 and Qwen3
 decoder_weights  the slot decoder's weights
 factory          the engine that a run file asks for
 fallback         any causal language model of transformers as a `BatchModel`
-hardware         which float type this CPU computes fastest in
 keyed            a random number for every (seed, position), without state
 kv_cache         memory for keys and values
 linear           linear maps for inference, from weights that oneDNN has reordered for itself where it can
@@ -22,6 +21,8 @@ streams          the event-loop side of a running request
 toy              tokens without a model, for tests of what is around it
 weights          weights of a running model
 worker           the engine's thread
+    reference        what transformers makes of a row of tokens, in fp32
+    scoring          logprobs of tokens that were given, computed on the very way on which a model samples
 """
 
 from astraflow.engines.base import EngineLoad, EngineRequest, PolicyEngine, TokenChunk, TokenStream

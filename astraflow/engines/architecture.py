@@ -1,28 +1,19 @@
-"""What a model's config.json says, as far as engines need it.
+"""Whether the slot decoder computes a model, and which shapes it has then.
 
-Reads JSON only; no weights, no transformers. Invariant: a `DecoderSpec` exists only for configs that the slot decoder
+No weights but for the question whether the output layer is the embedding; absent keys and dialects of config.json are
+settled by transformers (`models/derived.py`). Invariant: a `DecoderSpec` exists only for models that the slot decoder
 computes exactly as transformers does; everything else is left to the transformers fallback.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from astraflow.errors import EngineError
+from astraflow.errors import ConfigError
+from astraflow.weights.codec.tensors import HostTensor
 
 SLOT_DECODER_TYPES = frozenset({"llama", "qwen2", "qwen3"})
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelFacts:
-    """What any causal language model has."""
-
-    model_type: str
-    vocab_size: int
-    context_length: int
-    eos_token_ids: tuple[int, ...]
-    config: Mapping[str, Any]
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,82 +47,53 @@ class DecoderSpec:
     tied: bool
 
 
-def read_facts(files: Mapping[str, bytes]) -> ModelFacts:
-    """Facts from config.json (and generation_config.json for end tokens). Raises EngineError if one is missing."""
-    config = _json(files, "config.json")
-    generation = _json(files, "generation_config.json") if "generation_config.json" in files else {}
-    try:
-        return ModelFacts(
-            model_type=str(config["model_type"]),
-            vocab_size=int(config["vocab_size"]),
-            context_length=int(config.get("max_position_embeddings") or config["n_positions"]),
-            eos_token_ids=_token_ids(generation.get("eos_token_id"), config.get("eos_token_id")),
-            config=config,
-        )
-    except (KeyError, TypeError, ValueError) as exc:
-        raise EngineError(f"the model's config.json can't be used: {exc!r}") from exc
+def decoder_spec(config: Any, tensors: Mapping[str, HostTensor]) -> DecoderSpec | None:
+    """The slot decoder's view of a model; None if it can't compute this one exactly.
 
+    Args:
+        config: transformers' config object.
+        tensors: the checkpoint's; only the two that may be tied are looked at.
 
-def _json(files: Mapping[str, bytes], name: str) -> dict[str, Any]:
-    try:
-        value = json.loads(files[name])
-    except KeyError as exc:
-        raise EngineError(f"the model has no {name}, only {sorted(files)}") from exc
-    except ValueError as exc:
-        raise EngineError(f"the model's {name} is not JSON: {exc}") from exc
-    if not isinstance(value, dict):
-        raise EngineError(f"the model's {name} holds a {type(value).__name__}, expected an object")
-    return value
-
-
-def _token_ids(*candidates: Any) -> tuple[int, ...]:
-    for value in candidates:
-        if isinstance(value, int):
-            return (value,)
-        if value:
-            return tuple(int(item) for item in value)
-    return ()
-
-
-def decoder_spec(facts: ModelFacts) -> DecoderSpec | None:
-    """The slot decoder's view of a model; None if it can't compute this one exactly."""
-    config = facts.config
-    rope = config.get("rope_parameters") or {
-        **(config.get("rope_scaling") or {}),
-        "rope_theta": config.get("rope_theta"),
-    }
-    rope_type = rope.get("rope_type") or rope.get("type") or "default"
-    sliding = config.get("use_sliding_window") or any(t != "full_attention" for t in config.get("layer_types") or ())
-    if (
-        facts.model_type not in SLOT_DECODER_TYPES
-        or config.get("hidden_act", "silu") != "silu"
-        or sliding
-        or rope_type not in ("default", "llama3")
-        or float(rope.get("partial_rotary_factor") or 1.0) != 1.0
-        or config.get("quantization_config")
-    ):
+    Raises: ConfigError for a config of one of the slot decoder's families that makes no sense.
+    """
+    if config.model_type not in SLOT_DECODER_TYPES or config.hidden_act not in ("silu", "swish"):
         return None
-    heads = int(config["num_attention_heads"])
-    hidden = int(config["hidden_size"])
-    qwen2 = facts.model_type == "qwen2"
-    bias = bool(config.get("attention_bias", False))
-    return DecoderSpec(
-        layers=int(config["num_hidden_layers"]),
-        hidden=hidden,
-        heads=heads,
-        kv_heads=int(config.get("num_key_value_heads") or heads),
-        head_dim=int(config.get("head_dim") or hidden // heads),
-        feed_forward=int(config["intermediate_size"]),
-        vocab_size=facts.vocab_size,
-        norm_eps=float(config.get("rms_norm_eps", 1e-6)),
-        rope_theta=float(rope.get("rope_theta") or 10000.0),
-        rope_scaling=_scaling(rope) if rope_type == "llama3" else None,
-        qkv_bias=qwen2 or bias,
-        out_bias=bias and not qwen2,
-        mlp_bias=bool(config.get("mlp_bias", False)),
-        qk_norm=facts.model_type == "qwen3",
-        tied=bool(config.get("tie_word_embeddings", False)),
-    )
+    if any(kind != "full_attention" for kind in getattr(config, "layer_types", None) or ()):
+        return None
+    rope = config.rope_parameters or {}
+    if rope.get("rope_type") not in ("default", "llama3") or (rope.get("partial_rotary_factor") or 1.0) != 1.0:
+        return None
+    llama, qwen2 = config.model_type == "llama", config.model_type == "qwen2"
+    bias = bool(getattr(config, "attention_bias", False))
+    try:
+        return DecoderSpec(
+            layers=config.num_hidden_layers,
+            hidden=config.hidden_size,
+            heads=config.num_attention_heads,
+            kv_heads=config.num_key_value_heads,
+            head_dim=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
+            feed_forward=config.intermediate_size,
+            vocab_size=config.vocab_size,
+            norm_eps=float(config.rms_norm_eps),
+            rope_theta=float(rope["rope_theta"]),
+            rope_scaling=_scaling(rope) if rope["rope_type"] == "llama3" else None,
+            qkv_bias=qwen2 or bias,
+            out_bias=bias and not qwen2,
+            mlp_bias=llama and bool(config.mlp_bias),
+            qk_norm=config.model_type == "qwen3",
+            tied=bool(config.tie_word_embeddings) and not differs(tensors, EMBEDDING, HEAD),
+        )
+    except (KeyError, TypeError, ValueError, ZeroDivisionError) as exc:
+        raise ConfigError(f"the model's config.json can't be used: {exc!r}") from exc
+
+
+def differs(tensors: Mapping[str, HostTensor], one: str, other: str) -> bool:
+    """Whether a checkpoint holds two tensors that config.json ties, and they aren't equal: then transformers keeps
+    both. An absent one is no difference."""
+    if one not in tensors or other not in tensors:
+        return False
+    first, second = tensors[one], tensors[other]
+    return (first.dtype, first.shape) != (second.dtype, second.shape) or first.data != second.data
 
 
 def _scaling(rope: Mapping[str, Any]) -> Llama3Scaling:

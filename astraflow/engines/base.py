@@ -134,6 +134,24 @@ class PolicyEngine(Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True)
+class Scored:
+    """Logprobs of given tokens, at temperature 1."""
+
+    logprobs: NDArray[np.float32]  # [C], of the last C tokens of the row
+    dtype: str  # float32 | bfloat16: computed in
+
+
+@runtime_checkable
+class Scoring(Protocol):
+    """An engine that can say what it makes of tokens that it didn't sample."""
+
+    async def score(self, tokens: NDArray[np.int32], count: int) -> Scored:
+        """Of the last `count` tokens of a row, by the way on which it samples: the prompt in pieces, then token by
+        token. For an engine that serves no request yet. Raises EngineError."""
+        ...
+
+
 @runtime_checkable
 class Verifiable(Protocol):
     """An engine whose weights are out of this process's sight, so that they are looked at now and then."""

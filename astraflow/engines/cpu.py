@@ -8,17 +8,21 @@ Invariant: the event loop never computes and is woken at most once per step.
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from astraflow.compute import compute_dtype
 from astraflow.config import EngineSection
 from astraflow.engines.architecture import decoder_spec
-from astraflow.engines.base import EngineLoad, EngineRequest, TokenStream
+from astraflow.engines.base import EngineLoad, EngineRequest, Scored, TokenStream
 from astraflow.engines.batching import BROKEN
 from astraflow.engines.decoder import SlotDecoder
-from astraflow.engines.hardware import compute_dtype
 from astraflow.engines.sequences import BatchModel
 from astraflow.engines.shell import EngineShell, EngineState, prepared_beside
 from astraflow.engines.streams import EngineReply, EngineStream, RateMeter
-from astraflow.engines.worker import BatchSettings, Cancel, StepResult, Stop, Submit, Swap, Worker
+from astraflow.engines.worker import BatchSettings, Cancel, Score, StepResult, Stop, Submit, Swap, Worker
 from astraflow.errors import EngineError
 from astraflow.weights.codec.changes import Change
 from astraflow.weights.codec.tensors import HostTensor
@@ -28,13 +32,13 @@ class CpuEngine(EngineShell):
     """A `PolicyEngine` over a model's files and tensors, so that a replica needs no folder.
 
     Args:
-        files: config.json, and generation_config.json where the model has one.
+        files: the small ones of the model; config.json at least.
         tensors: all of the model's weights; the engine copies them at `start` and then lets go of them.
         version: what these weights are called.
         threads: for torch. Two processes that together use more threads than cores stall each other (facts: up to 28
             times slower): the caller must divide the cores and set OMP_WAIT_POLICY=passive.
 
-    Raises: EngineError if config.json is missing or unusable. `start` raises WeightsError for weights that don't fit.
+    Raises: ConfigError if config.json is missing or unusable. `start` raises WeightsError for weights that don't fit.
     """
 
     def __init__(
@@ -57,6 +61,7 @@ class CpuEngine(EngineShell):
         )
         self._running: dict[str, EngineReply] = {}  # every request that the worker knows or will know
         self._swaps: set[asyncio.Future[float]] = set()
+        self._scores: set[asyncio.Future[list[float] | None]] = set()
         self._preparing = asyncio.Lock()  # the next version's weights are put together one at a time
         self._rate = RateMeter()
         self._loop: asyncio.AbstractEventLoop | None = None  # None before start
@@ -81,12 +86,16 @@ class CpuEngine(EngineShell):
 
     def _build(self) -> BatchModel:
         """In the worker thread: the model in memory, by the fastest way that is exact."""
-        spec, section = decoder_spec(self._facts), self._section
+        from astraflow.models.derived import derived_config
+
+        section = self._section
+        config = derived_config(self._facts.config)
+        spec = decoder_spec(config, self._tensors)
         dtype = compute_dtype(section.dtype)
         if spec is None:
             from astraflow.engines.fallback import TransformersModel
 
-            return TransformersModel(self._facts, self._tensors, dtype=dtype)
+            return TransformersModel(config, self._tensors, context_length=self._facts.context_length, dtype=dtype)
         return SlotDecoder(
             spec,
             self._tensors,
@@ -124,6 +133,10 @@ class CpuEngine(EngineShell):
             if not swap.done():
                 swap.set_exception(self._unchanged())
         self._swaps.clear()
+        for score in self._scores:
+            if not score.done():
+                score.set_exception(EngineError(self._error or "the engine was stopped before it had scored a row"))
+        self._scores.clear()
 
     async def stop(self) -> None:
         self._end()
@@ -169,6 +182,22 @@ class CpuEngine(EngineShell):
         if self._worker is not None and request_id in self._running:
             self._worker.order(Cancel(request_id))
 
+    async def score(self, tokens: NDArray[np.int32], count: int) -> Scored:
+        """See `Scoring`."""
+        worker = self._serving()
+        assert self._loop is not None
+        done: asyncio.Future[list[float] | None] = self._loop.create_future()
+        self._scores.add(done)
+        worker.order(Score(tokens, count, lambda found: self._post(_settle, done, found)))
+        try:
+            found = await done
+        finally:
+            self._scores.discard(done)
+        if found is None:
+            raise EngineError(f"there is no room for a row of {tokens.size} tokens in engine.kv_cache_mib")
+        dtype = str(compute_dtype(self._section.dtype)).removeprefix("torch.")
+        return Scored(logprobs=np.array(found, np.float32), dtype=dtype)
+
     def takes_elements(self, name: str) -> bool:
         return True
 
@@ -204,3 +233,8 @@ class CpuEngine(EngineShell):
             version=self._version,
             error=self._error,
         )
+
+
+def _settle(future: "asyncio.Future[Any]", result: object) -> None:
+    if not future.done():
+        future.set_result(result)

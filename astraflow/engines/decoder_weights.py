@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from astraflow.engines.architecture import DecoderSpec
+from astraflow.engines.architecture import EMBEDDING, HEAD, DecoderSpec
 from astraflow.engines.linear import Linear
 from astraflow.engines.weights import WeightSlots, Write
 from astraflow.weights.codec.changes import Change
@@ -40,16 +40,15 @@ class DecoderWeights:
     def __init__(self, spec: DecoderSpec, tensors: Mapping[str, HostTensor], dtype: torch.dtype) -> None:
         self._spec = spec
         self._dtype = dtype
-        embedding_name, head_name = "model.embed_tokens.weight", "lm_head.weight"
         self._head = Linear(spec.vocab_size, spec.hidden, bias=False, dtype=dtype)
         self.embedding = self._head.weight if spec.tied else torch.zeros_like(self._head.weight)
         self.final_norm = torch.zeros(spec.hidden, dtype=dtype)
-        places = {embedding_name: self.embedding, "model.norm.weight": self.final_norm}
+        places = {EMBEDDING: self.embedding, "model.norm.weight": self.final_norm}
         if not spec.tied:
-            places[head_name] = self._head.weight
-        self._linears = {embedding_name if spec.tied else head_name: self._head}  # by the names that it is made of
+            places[HEAD] = self._head.weight
+        self._linears = {EMBEDDING if spec.tied else HEAD: self._head}  # by the names that it is made of
         self.layers = [self._layer(f"model.layers.{index}", places) for index in range(spec.layers)]
-        ignored = {head_name: tuple(self._head.weight.shape)} if spec.tied else {}
+        ignored = {HEAD: tuple(self._head.weight.shape)} if spec.tied else {}
         self._slots = WeightSlots(places, ignored=ignored)
         self._slots.check(tensors, complete=True)
         self.prepare(tensors)()

@@ -15,7 +15,7 @@ def build_engine(
     version: int,
     threads: int,
 ) -> PolicyEngine:
-    """An engine that isn't started yet. Raises EngineError if it can't serve this model's config.json."""
+    """An engine that isn't started yet. Raises ConfigError if this model can't be used."""
     if section.kind == "toy":
         return ToyEngine(files, tensors, section=section, version=version)
     if section.kind == "sglang":

@@ -8,37 +8,66 @@ KV memory isn't budgeted here: it grows with what runs, at most slots × context
 import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
+from transformers import AutoModelForCausalLM, DynamicCache
 
-from astraflow.engines.architecture import ModelFacts
+from astraflow.engines.architecture import differs
 from astraflow.engines.sequences import Running, Segment
 from astraflow.engines.weights import WeightSlots
-from astraflow.errors import EngineError
+from astraflow.errors import ConfigError
+from astraflow.models.layout import checkpoint_layout, tied_names
+from astraflow.models.loading import check_runs
 from astraflow.weights.codec.changes import Change
 from astraflow.weights.codec.tensors import HostTensor
 
 
 class TransformersModel:
-    """A model built from its config alone. Raises EngineError for a type that transformers doesn't know."""
+    """A model built from its config alone.
 
-    def __init__(self, facts: ModelFacts, tensors: Mapping[str, HostTensor], *, dtype: torch.dtype) -> None:
-        try:
-            settings = {key: value for key, value in facts.config.items() if key != "model_type"}
-            config = AutoConfig.for_model(facts.model_type, **settings)
-            self._model = AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
-        except (ValueError, KeyError) as exc:
-            raise EngineError(f"transformers can't build a {facts.model_type!r} model: {exc}") from exc
+    Args: config: transformers' config object.
+    Raises: ConfigError if it can't be used, or remembers a sequence as a state instead of keys and values, to which
+        prompts can't be added piece by piece; WeightsError for tensors that don't fit.
+    """
+
+    def __init__(
+        self, config: Any, tensors: Mapping[str, HostTensor], *, context_length: int, dtype: torch.dtype
+    ) -> None:
+        model = _built(config, dtype)
+        layout = checkpoint_layout(model)
+        tied = tied_names(model)
+        if any(differs(tensors, target, source) for target, source in tied.items()):
+            _untie(config)
+            model = _built(config, dtype)
+            layout, tied = checkpoint_layout(model), {}
+        self._model = model
         parameters = inspect.signature(self._model.forward).parameters
         self._cache_argument = "cache" if "cache" in parameters else "past_key_values"  # renamed in transformers 5.24
-        self._context_length = facts.context_length
-        state: dict[str, Tensor] = self._model.state_dict()
-        self._slots = WeightSlots(state, optional=_repeated(state) | _buffers(self._model))
+        self._context_length = context_length
+        state: dict[str, Tensor] = model.state_dict()
+        buffers = {name for name, _ in model.named_buffers()}
+        self._slots = WeightSlots(
+            {name: piece.of(state) for name, piece in layout.items()},
+            optional={name for name, piece in layout.items() if piece.name in buffers},
+            ignored={
+                one: layout[other].shape
+                for pair in tied.items()
+                for one, other in (pair, pair[::-1])
+                if one not in layout and other in layout
+            },
+        )
         self._slots.check(tensors, complete=True)
         self.prepare(tensors)()
+        check_runs(model)
         self._caches: dict[Running, DynamicCache] = {}
+
+    @torch.inference_mode()
+    def whole(self, tokens: Sequence[int]) -> Tensor:
+        """float[T, V]: the logits of a whole sequence, in one pass and without any cache."""
+        logits: Tensor = self._model(input_ids=torch.tensor([list(tokens)]), use_cache=False).logits[0]
+        return logits
 
     @property
     def longest(self) -> int:
@@ -92,13 +121,18 @@ class TransformersModel:
         return put
 
 
-def _repeated(state: Mapping[str, Tensor]) -> set[str]:
-    """Names that share memory with an earlier one: a tied tensor appears once in a checkpoint, under either name."""
-    by_address: dict[int, list[str]] = {}
-    for name, tensor in state.items():
-        by_address.setdefault(tensor.data_ptr(), []).append(name)
-    return {name for names in by_address.values() for name in names[1:]}
+def _built(config: Any, dtype: torch.dtype) -> Any:
+    try:
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False).eval()
+    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as exc:
+        raise ConfigError(f"transformers can't build a {config.model_type} model: {exc}") from exc
+    if model._is_stateful:
+        raise ConfigError(
+            f"a {config.model_type} model remembers a sequence in recurrent states, which the embedded engine doesn't "
+            'serve; use engine.kind = "sglang"'
+        )
+    return model
 
 
-def _buffers(model: torch.nn.Module) -> set[str]:
-    return {name for name, _ in model.named_buffers()}
+def _untie(config: Any) -> None:
+    config.tie_word_embeddings = config.get_text_config().tie_word_embeddings = False

@@ -14,11 +14,11 @@ from enum import StrEnum
 from typing import TypeVar
 
 from astraflow.config import EngineSection
-from astraflow.engines.architecture import read_facts
 from astraflow.engines.base import EngineRequest, TokenStream
 from astraflow.engines.requests import check_request
 from astraflow.engines.streams import EngineReply
 from astraflow.errors import AstraflowError, EngineError
+from astraflow.models.facts import read_facts
 from astraflow.weights.codec.changes import Change
 
 Prepared = TypeVar("Prepared")
@@ -35,7 +35,7 @@ class EngineState(StrEnum):
 
 
 class EngineShell(ABC):
-    """Base of engines. Raises EngineError if config.json is missing or unusable."""
+    """Base of engines. Raises ConfigError if config.json is missing or unusable."""
 
     def __init__(self, files: Mapping[str, bytes], section: EngineSection, version: int) -> None:
         self._facts = read_facts(files)

@@ -10,11 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from astraflow import clock
 from astraflow.engines.base import EngineRequest
 from astraflow.engines.batching import Batcher, Sampled
+from astraflow.engines.scoring import score
 from astraflow.engines.sequences import BatchModel
 
 _log = logging.getLogger(__name__)
@@ -41,6 +44,15 @@ class Swap:
     version: int
     put: Callable[[], None]  # if it raises, the thread ends: a mix of two versions is never served
     on_done: Callable[[float], None]
+
+
+@dataclass(frozen=True)
+class Score:
+    """Compute logprobs of the last `count` tokens of a row; None if there is no room for it now."""
+
+    tokens: NDArray[np.int32]
+    count: int
+    on_done: Callable[[list[float] | None], None]
 
 
 @dataclass(frozen=True)
@@ -91,13 +103,13 @@ class Worker:
         self._settings = settings
         self._version = version
         self._on_ready, self._on_result, self._on_death = on_ready, on_result, on_death
-        self._orders: SimpleQueue[Submit | Cancel | Swap | Stop] = SimpleQueue()
+        self._orders: SimpleQueue[Submit | Cancel | Swap | Score | Stop] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
-    def order(self, order: Submit | Cancel | Swap | Stop) -> None:
+    def order(self, order: Submit | Cancel | Swap | Score | Stop) -> None:
         """Obeyed in order, between two steps. From any thread."""
         self._orders.put(order)
 
@@ -135,13 +147,15 @@ class Worker:
                             cancelled.append(request_id)
                     case Swap():
                         self._swap(order, batcher)
+                    case Score(tokens, count, on_done):
+                        on_done(score(model, tokens, count))
                     case Stop():
                         return
             sampled = [] if batcher.idle else batcher.step()
             if sampled or cancelled:
                 self._on_result(StepResult(self._version, sampled, cancelled))
 
-    def _next_orders(self, *, wait: bool) -> list[Submit | Cancel | Swap | Stop]:
+    def _next_orders(self, *, wait: bool) -> list[Submit | Cancel | Swap | Score | Stop]:
         """All orders that are there; with `wait`, at least one."""
         orders = [self._orders.get()] if wait else []
         while True:

@@ -7,7 +7,6 @@ checkpoint     a learner's state on disk
 critic         a value head on the policy's hidden states
 dither         start fp32 master weights inside their bf16 cell instead of at its centre
 durable        files that survive a power cut once the call returns
-export         a model's tensors and files as they travel
 factory        build the learner that the run file names
 gae            generalised advantage estimation over the tokens that a policy sampled, of whole trajectories
 gradients      losses and gradients of an update, micro-batch by micro-batch, of a policy and perhaps its critic
@@ -16,7 +15,6 @@ losses         what a learner minimises
 master         fp32 master weights behind those that the model computes with, and the optimizer
 model          load a causal language model from a local folder, and know what it lets us do with it
 packing        which tokens go through the model together
-precision      which dtype to train in
 step_metrics   what an optimizer step reports
 torch_learner  the learner that trains: one process, one model
 toy            a learner that only counts

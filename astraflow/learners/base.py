@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from astraflow.messages import Sample
+from astraflow.messages import Probe, Sample
 from astraflow.weights.codec.tensors import HostTensor
 
 
@@ -30,6 +30,10 @@ class Learner(Protocol):
 
         The returned bytes don't change when the learner steps on.
         """
+        ...
+
+    def probe(self) -> Probe | None:
+        """What the weights make of the fixed row of `models/probe.py`; None if there is nothing to compare."""
         ...
 
     def model_files(self) -> Mapping[str, bytes]:

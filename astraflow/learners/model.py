@@ -1,18 +1,20 @@
-"""Load a causal language model from a local folder, and know what it lets us do with it.
+"""What a causal language model lets us do with it.
 
-Not here: masters, optimizer, files of a version. Nothing ever touches a model hub.
+Not here: how a folder becomes a model (`models/loading.py`), masters, optimizer, files of a version.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from torch import Tensor, nn
 
 from astraflow.errors import ConfigError
 from astraflow.learners.attention import register_attention
+from astraflow.models.layout import Piece, checkpoint_layout
+from astraflow.models.loading import load_causal
 
 # Families whose attention takes a 4D mask and explicit positions and has nothing else that looks along a row.
 # tests/learners/test_gradients.py holds each of them to equal gradients.
@@ -27,6 +29,7 @@ class LoadedModel:
     backbone: nn.Module  # tokens → hidden states
     head_name: str  # parameter that maps hidden states to logits; of tied weights the embedding's name
     vocabulary: int
+    layout: Mapping[str, Piece]  # where the tensors of its checkpoint are
     shares_prefixes: bool
     attention_cost: float  # of one attended position, relative to all matrix products of a token
 
@@ -37,15 +40,8 @@ class LoadedModel:
 
 def load_model(folder: Path) -> LoadedModel:
     """Raises ConfigError for a folder that is missing, incomplete, or holds a model that can't be trained here."""
-    if not (folder / "config.json").is_file():
-        raise ConfigError(f"{folder} has no config.json; expected a folder that transformers' save_pretrained wrote")
-    transformers.utils.logging.disable_progress_bar()
-    try:
-        module = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype="auto", local_files_only=True)
-    except (OSError, ValueError, KeyError) as exc:
-        raise ConfigError(f"{folder} can't be loaded as a causal language model: {exc}") from exc
-    module.eval()
-    config, head = module.config, module.get_output_embeddings()
+    module = load_causal(folder)
+    config, head = module.config.get_text_config(), module.get_output_embeddings()
     if not _has_plain_head(module, head):
         raise ConfigError(
             f"{folder} is a {config.model_type} model, which changes its logits after the output layer; "
@@ -66,6 +62,7 @@ def load_model(folder: Path) -> LoadedModel:
         backbone=module.base_model,
         head_name=names[head.weight],
         vocabulary=head.weight.shape[0],
+        layout=checkpoint_layout(module),
         shares_prefixes=shares_prefixes,
         attention_cost=2.0 * layers * width / max(1, inner),
     )

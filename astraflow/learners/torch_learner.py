@@ -15,13 +15,13 @@ import torch
 from numpy.typing import NDArray
 
 from astraflow import clock
+from astraflow.compute import compute_dtype
 from astraflow.config import TrainerSection
 from astraflow.errors import WeightsError
 from astraflow.learners.base import StepReport
 from astraflow.learners.batch import Batch, read_batch
 from astraflow.learners.checkpoint import read_state, write_state
 from astraflow.learners.critic import Critic
-from astraflow.learners.export import export_tensors, with_dtype
 from astraflow.learners.gradients import accumulate_gradients
 from astraflow.learners.logprobs import Temperature, batch_logprobs
 from astraflow.learners.losses.compose import Loss, Prepared
@@ -29,9 +29,8 @@ from astraflow.learners.losses.tokens import LossBatch
 from astraflow.learners.master import MasterWeights
 from astraflow.learners.model import load_frozen, load_model
 from astraflow.learners.packing import Costs, MicroBatch, PackItem, plan_micro_batches
-from astraflow.learners.precision import compute_dtype
 from astraflow.learners.step_metrics import Update, step_metrics, value_metrics
-from astraflow.messages import Sample
+from astraflow.messages import Probe, Sample, array_of
 from astraflow.messages.metric_names import (
     TRAIN_ENTROPY,
     TRAIN_LOSS,
@@ -41,7 +40,10 @@ from astraflow.messages.metric_names import (
     TRAIN_SKIPPED_UPDATES,
     TRAIN_TOKENS,
 )
+from astraflow.models.export import described, export_tensors
+from astraflow.models.facts import read_facts
 from astraflow.models.folder import read_files, write_model
+from astraflow.models.probe import probe_row, scored
 from astraflow.weights.codec.tensors import HostTensor
 
 logger = logging.getLogger(__name__)
@@ -82,7 +84,7 @@ class TorchLearner:
         self._costs = Costs(attention=self._model.attention_cost)
         self._steps = 0
         dtype = compute_dtype(section.dtype)
-        self._files = with_dtype(read_files(model_folder), dtype)
+        self._files = described(read_files(model_folder), self._model.module, dtype)
         self._master = MasterWeights(
             self._model.module, section, dtype=dtype, dither_seed=seed if section.dither else None
         )
@@ -225,7 +227,27 @@ class TorchLearner:
 
     def export(self) -> Mapping[str, HostTensor]:
         """The weights in the compute dtype, which is the rollout dtype; stable copies under Hugging Face names."""
-        return export_tensors(self._model.module)
+        return export_tensors(self._model.module.state_dict(), self._model.layout)
+
+    def probe(self) -> Probe | None:
+        facts = read_facts(self._files)
+        row_T = probe_row(min(facts.vocab_size, self._model.vocabulary), facts.context_length)
+        if not row_T.size:
+            return None
+        count = scored(row_T)
+        sample = Sample(
+            id="probe", task_id="probe", group_id="probe", tokens=array_of(row_T, "i4"),
+            loss_mask=array_of([0] * (row_T.size - count) + [1] * count, "u1"),
+            logprobs=array_of(np.zeros(row_T.size), "f4"), versions=(), advantage=1.0, reward=0.0,
+        )  # fmt: skip
+        batch = read_batch([sample], vocabulary=self._model.vocabulary)
+        elsewhere_M = torch.zeros(batch.sampled_tokens)
+        logprobs_M = batch_logprobs(self._model, self._plan(batch.items), elsewhere_M, temperature=1.0)
+        return Probe(
+            tokens=tuple(row_T.tolist()),
+            logprobs=tuple(logprobs_M.tolist()),
+            dtype=str(self._model.head_VD.dtype).removeprefix("torch."),
+        )
 
     def model_files(self) -> Mapping[str, bytes]:
         """config.json, tokenizer files and chat template, as they were in the model folder (but for the dtype)."""

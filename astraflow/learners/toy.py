@@ -65,6 +65,9 @@ class ToyLearner:
     def export(self) -> Mapping[str, HostTensor]:
         return {TOY_TENSOR: HostTensor("F32", self._weights.shape, memoryview(self._weights.tobytes()))}
 
+    def probe(self) -> None:
+        """A toy's logprobs come from no model."""
+
     def model_files(self) -> Mapping[str, bytes]:
         return self._files
 

@@ -53,7 +53,17 @@ from astraflow.messages.generation import (
 from astraflow.messages.message import Message
 from astraflow.messages.registry import MESSAGE_TYPES
 from astraflow.messages.samples import Sample, SampleBatch
-from astraflow.messages.weights import FileEntry, Head, Manifest, PartRef, Place, TensorEntry, VersionKind, VersionStep
+from astraflow.messages.weights import (
+    FileEntry,
+    Head,
+    Manifest,
+    PartRef,
+    Place,
+    Probe,
+    TensorEntry,
+    VersionKind,
+    VersionStep,
+)
 
 __all__ = [
     "CONTROL_EVENT",
@@ -86,6 +96,7 @@ __all__ = [
     "Metrics",
     "PartRef",
     "Place",
+    "Probe",
     "Progress",
     "Reason",
     "Region",

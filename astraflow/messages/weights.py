@@ -47,6 +47,14 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     certificate: str = ""  # http: PEM by which the server proves itself; "" = the URL is http://
 
 
+class Probe(msgspec.Struct, frozen=True, kw_only=True):
+    """What these weights make of a row of tokens, by whoever published them."""
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]  # of the last tokens of the row, at temperature 1
+    dtype: str  # float32 | bfloat16: computed in
+
+
 class Manifest(Message, frozen=True, kw_only=True):
     """Everything needed to load one version. Subject weights.<policy>.manifest."""
 
@@ -67,6 +75,7 @@ class Manifest(Message, frozen=True, kw_only=True):
     parts_stored: bool = True  # False: the parts only say what the payload must be, the log doesn't hold them
     changed_elements: int = -1  # of a delta: elements that differ from its base; -1 = not told
     pieces: tuple[int, ...] = ()  # bytes of each rank's piece of the payload; () = one piece
+    probe: Probe | None = None  # None: not computed (toys, publishers of before)
 
 
 class VersionStep(msgspec.Struct, frozen=True, kw_only=True):

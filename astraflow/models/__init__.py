@@ -12,6 +12,12 @@ torch_dtypes  torch's view of the dtypes that travel
 toy           the toy model
     dataset_files  which files of a folder or repository a name means
     hub_datasets   question files by their names on the Hugging Face hub
+    derived        a model's config as transformers derives it
+    export         a model in memory in the form in which it travels
+    facts          what the small files of a model folder say, derived once for everybody
+    layout         where the tensors of a checkpoint lie in a model's memory
+    loading        a model folder as transformers loads it, or not at all
+    probe          the probe of a version
 """
 
 from astraflow.models.resolve import known_models, resolve_model

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from astraflow import clock
 from astraflow.errors import ConfigError, EnvError
+from astraflow.models.facts import END_TOKEN_FILES, end_tokens
 
 
 class ChatMessageLike(Protocol):
@@ -123,7 +124,9 @@ class FolderTokenizer:
         self._template = _chat_template(folder, settings)
         text_config = config.get("text_config", config)
         self.vocab_size = int(text_config.get("vocab_size") or self._tokenizer.get_vocab_size())
-        self.eos_token_ids = self._end_tokens(folder, config)
+        self.eos_token_ids = end_tokens(
+            {path.name: path.read_bytes() for name in END_TOKEN_FILES if (path := folder / name).is_file()}
+        )
 
     def template(self, messages: Sequence[ChatMessageLike], tools: Sequence[Mapping[str, Any]] = ()) -> str:
         plain = [{"role": message.role, "content": utf8(message.content)} for message in messages]
@@ -141,14 +144,6 @@ class FolderTokenizer:
     def decode(self, tokens: Sequence[int]) -> str:
         known = [int(token) for token in tokens if 0 <= token < self.vocab_size]
         return utf8(self._tokenizer.decode(known, skip_special_tokens=True))
-
-    def _end_tokens(self, folder: Path, config: dict[str, Any]) -> tuple[int, ...]:
-        generation = _read_json(folder / "generation_config.json", missing_ok=True)
-        found: set[int] = set()
-        for value in (config.get("eos_token_id"), generation.get("eos_token_id")):
-            found.update(value if isinstance(value, list) else [] if value is None else [value])
-        own = self._tokenizer.token_to_id(self._special["eos_token"]) if "eos_token" in self._special else None
-        return tuple(sorted(found | ({own} if own is not None else set())))
 
 
 def _special_tokens(settings: dict[str, Any]) -> dict[str, str]:

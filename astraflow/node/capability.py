@@ -17,6 +17,7 @@ from astraflow.messages.roles import Role
 from astraflow.models.hub import is_hub_id
 from astraflow.models.resolve import known_models
 from astraflow.node.processes import serves_region
+from astraflow.paths import user_path
 
 COPIES = {
     "serve": 3,  # a replica's engine, its shadow, and the version that is being read
@@ -71,7 +72,7 @@ def _given(reasons: Mapping[Key, str]) -> dict[Key, str]:
 
 def lacks_model(model: str) -> str:
     """Why a model can't be loaded here; "" = nothing speaks against it. Nothing of it is read or made."""
-    folder = Path(model).expanduser()
+    folder = user_path(model)
     if (
         model in known_models()
         or is_hub_id(model)

@@ -36,6 +36,7 @@ from astraflow.node.runfolder import LockedFolder, Owner, RunFolder, check_space
 from astraflow.node.server import embedded_server
 from astraflow.node.stopper import Stopper
 from astraflow.node.threads import usable_cores
+from astraflow.paths import user_path, user_path_text
 from astraflow.ports import host_for_others
 from astraflow.runfile import resolved
 from astraflow.runfile.checks import FULLS_IN_WEIGHTS, model_bytes, trainable
@@ -74,7 +75,7 @@ async def up(config: RunConfig, options: UpOptions, console: Console) -> int:
         raise ConfigError("--leaf-listen is for the embedded server; the one at bus.url has settings of its own")
     if config.bus.url and options.fresh:
         raise ConfigError("--fresh would leave this run's streams on the external server; choose another run.name")
-    folder = RunFolder(Path(config.run.folder) / config.run.name)
+    folder = RunFolder(user_path(config.run.folder) / config.run.name)
     owner = Owner(
         pid=os.getpid(), command=options.command, run=config.run.name, started_at=clock.wall(), region=config.bus.region
     )
@@ -141,7 +142,9 @@ async def _run(
 def preemption_of(section: NodeSection) -> Preemption:
     """Where the run file says that notices come from."""
     return Preemption(
-        file=section.preempt_file, command=section.preempt_command, command_every_s=section.preempt_every_s
+        file=user_path_text(section.preempt_file),
+        command=section.preempt_command,
+        command_every_s=section.preempt_every_s,
     )
 
 

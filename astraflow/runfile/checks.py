@@ -12,6 +12,7 @@ from astraflow.dataflow.tasks import players_of, trained_by
 from astraflow.errors import ConfigError
 from astraflow.messages.sampling import why_untrainable
 from astraflow.named import did_you_mean
+from astraflow.paths import user_path
 from astraflow.runfile.critic_checks import check_critic
 from astraflow.runfile.decode import Where
 from astraflow.runfile.loss_checks import check_loss
@@ -122,17 +123,21 @@ def _check_groups(name: str, source: SourceSection, config: RunConfig, where: Wh
 
 
 def _check_model(name: str, policy: PolicySection, where: Where) -> Iterator[ConfigError]:
+    from astraflow.models.folder import check_folder
     from astraflow.models.hub import is_hub_id
     from astraflow.models.resolve import known_models
 
-    path, folder = ("policies", name, "model"), Path(policy.model)
+    path, folder = ("policies", name, "model"), user_path(policy.model)
     if policy.model in known_models() or (is_hub_id(policy.model) and not folder.is_dir()):
         return
     if not folder.is_dir():
         hint = did_you_mean(policy.model, known_models()) or f"; known models are {', '.join(known_models())}"
-        yield where.error(path, f"model folder {policy.model} does not exist (looked in {Path.cwd()}){hint}")
-    elif not (folder / "config.json").is_file():
-        yield where.error(path, f"model folder {policy.model} has no config.json; a Hugging Face folder is expected")
+        yield where.error(path, f"model folder {folder} does not exist (looked in {Path.cwd()}){hint}")
+        return
+    try:
+        check_folder(folder)
+    except ConfigError as exc:
+        yield where.error(path, str(exc))
 
 
 def _check_eval(name: str, evaluation: EvalSection, config: RunConfig, where: Where) -> Iterator[ConfigError]:
@@ -200,8 +205,14 @@ def _check_weights_stream(name: str, policy: PolicySection, config: RunConfig, w
 
 
 def model_bytes(model: str) -> int:
-    """Bytes of a model folder's weights; 0 if it isn't a folder with safetensors (yet)."""
-    return sum(file.stat().st_size for file in Path(model).glob("*.safetensors"))
+    """Bytes of a model folder's weights; 0 if it isn't a usable folder (yet)."""
+    from astraflow.models.folder import weight_files
+
+    folder = user_path(model)
+    try:
+        return sum(file.stat().st_size for file in weight_files(folder)) if folder.is_dir() else 0
+    except ConfigError:  # said by the check of the model
+        return 0
 
 
 def _check_policy_of_env(name: str, env: EnvSection, config: RunConfig, where: Where) -> Iterator[ConfigError]:
@@ -253,9 +264,9 @@ def _check_bus(config: RunConfig, where: Where) -> Iterator[ConfigError]:
         file = getattr(bus, key)
         if file and not bus.url:
             yield where.error(("bus", key), "is for an external server; set bus.url too, or remove it")
-        elif key == "credentials_dir" and not Path(file).is_dir():
+        elif key == "credentials_dir" and not user_path(file).is_dir():
             yield where.error(("bus", key), f"folder {file} does not exist")
-        elif file and key != "credentials_dir" and not Path(file).is_file():
+        elif file and key != "credentials_dir" and not user_path(file).is_file():
             yield where.error(("bus", key), f"file {file} does not exist")
 
 

@@ -14,6 +14,7 @@ import msgspec
 from astraflow.config import RunConfig, SamplingSection
 from astraflow.errors import ConfigError
 from astraflow.learners.losses.presets import expand
+from astraflow.paths import user_path
 from astraflow.runfile import overrides as override
 from astraflow.runfile.checks import check
 from astraflow.runfile.decode import Where, decode
@@ -30,7 +31,7 @@ def load(path: str | Path, overrides: Sequence[str] = (), *, environments: bool 
         environments: also build every environment whose packages are installed, to check its arguments.
     Raises: ConfigError, which names every mistake's key, place, what was got and what is expected.
     """
-    return load_text(_read(Path(path)), file=str(path), overrides=overrides, environments=environments)
+    return load_text(_read(user_path(path)), file=str(path), overrides=overrides, environments=environments)
 
 
 def load_text(text: str, *, file: str, overrides: Sequence[str] = (), environments: bool = True) -> RunConfig:

@@ -2,11 +2,11 @@
 
 import importlib.util
 from collections.abc import Iterator
-from pathlib import Path
 
 from astraflow.config import PolicySection, host_and_port, is_loopback
 from astraflow.errors import ConfigError
 from astraflow.extras import install_hint
+from astraflow.paths import user_path
 from astraflow.runfile.decode import Where
 
 USED_BY = {"folder": ("file", "http"), "full_on_nats": ("file",), "listen": ("http",), "advertise": ("http",)}
@@ -32,9 +32,9 @@ def check_transport(name: str, policy: PolicySection, where: Where) -> Iterator[
 
 
 def _check_folder(folder: str, path: tuple[str, ...], where: Where) -> Iterator[ConfigError]:
-    if not Path(folder).is_absolute():
+    if not user_path(folder).is_absolute():
         yield where.error(path, f"is {folder!r}, expected the absolute path of a folder that every machine has")
-    elif not Path(folder).is_dir():
+    elif not user_path(folder).is_dir():
         yield where.error(path, f"{folder} is not a folder here; is it mounted?")
 
 

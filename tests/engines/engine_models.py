@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from astraflow.models.export import export_tensors
+from astraflow.models.layout import checkpoint_layout
 from astraflow.weights.codec.tensors import HostTensor
 
 VOCAB = 97
@@ -99,12 +101,7 @@ def tiny_model(family: str, seed: int = 0) -> TinyModel:
             if parameter.ndim == 1:
                 parameter += 0.3 * torch.randn(parameter.shape)
     config.architectures = [type(reference).__name__]  # as a saved model says
-    tied = bool(config.tie_word_embeddings)
-    tensors = {
-        name: host_tensor(tensor)
-        for name, tensor in reference.state_dict().items()
-        if not (tied and name in ("lm_head.weight", "embed_out.weight"))
-    }
+    tensors = export_tensors(reference.state_dict(), checkpoint_layout(reference))
     return TinyModel(reference, {"config.json": json.dumps(config.to_dict()).encode()}, tensors)
 
 

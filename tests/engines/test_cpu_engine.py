@@ -14,7 +14,7 @@ from astraflow.config import EngineSection
 from astraflow.engines.batching import Batcher
 from astraflow.engines.cpu import CpuEngine
 from astraflow.engines.decoder import SlotDecoder
-from astraflow.errors import EngineError, WeightsError
+from astraflow.errors import ConfigError, EngineError, WeightsError
 from astraflow.models.folder import read_model
 from astraflow.weights.codec.changes import ChangedElements
 from astraflow.weights.codec.tensors import HostTensor
@@ -240,30 +240,34 @@ async def test_weights_that_do_not_fit_are_refused_at_start() -> None:
         ({}, "no config.json"),
         ({"config.json": b"{"}, "not JSON"),
         ({"config.json": b"[]"}, "expected an object"),
-        ({"config.json": b'{"model_type": "llama"}'}, "vocab_size"),
+        ({"config.json": b'{"vocab_size": 5}'}, "names no model_type"),
+        ({"config.json": b'{"model_type": "no-such-type"}'}, "no-such-type"),
+        ({"config.json": b'{"model_type": "llama", "vocab_size": "many"}'}, "vocab_size"),
+        ({"config.json": b'{"model_type": "llama", "eos_token_id": "</s>"}'}, "eos_token_id"),
+        ({"config.json": b'{"model_type": "llama", "quantization_config": {"quant_method": "awq"}}'}, "quantised .awq"),
     ],
 )
 def test_unusable_configs_are_refused(files: Mapping[str, bytes], words: str) -> None:
-    with pytest.raises(EngineError, match=words):
+    with pytest.raises(ConfigError, match=words):
         CpuEngine(files, {}, section=SECTION)
 
 
 async def test_an_unknown_architecture_is_refused_at_start() -> None:
     config = {"model_type": "no-such-type", "vocab_size": 10, "max_position_embeddings": 10}
     engine = CpuEngine({"config.json": json.dumps(config).encode()}, {}, section=SECTION)
-    with pytest.raises(EngineError, match="no-such-type"):
+    with pytest.raises(ConfigError, match="no-such-type"):
         await engine.start()
     await engine.stop()
 
 
-async def test_a_folder_is_served_with_its_generation_configs_end_tokens(tmp_path: Path) -> None:
+async def test_a_folder_is_served_with_the_end_tokens_of_all_its_files(tmp_path: Path) -> None:
     model = tiny_model("qwen2")
     model.reference.save_pretrained(tmp_path)
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [5, 9]}')
     engine = CpuEngine(*read_model(tmp_path), section=SECTION)
     await engine.start()
     try:
-        assert engine.eos_token_ids == (5, 9)
+        assert engine.eos_token_ids == (1, 5, 9)  # config.json says 1
         found = await read(engine.generate(request("r", temperature=0.0)))
         assert list(found.tokens) == model.greedy(prompt(12, 5).tolist(), 24)
     finally:

@@ -6,17 +6,18 @@ import numpy as np
 import pytest
 import torch
 
-from astraflow.engines.architecture import decoder_spec, read_facts
+from astraflow.engines.architecture import decoder_spec
 from astraflow.engines.base import EngineRequest
 from astraflow.engines.decoder import SlotDecoder
 from astraflow.engines.sequences import Running, Segment
 from astraflow.errors import WeightsError
 from astraflow.messages import Sampling
+from astraflow.models.derived import derived_config
 from tests.engines.engine_models import FAMILIES, TinyModel, host_tensor, prompt, tiny_model
 
 
 def decoder(model: TinyModel, dtype: torch.dtype = torch.float32, budget_bytes: int = 64 << 20) -> SlotDecoder:
-    spec = decoder_spec(read_facts(model.files))
+    spec = decoder_spec(derived_config(json.loads(model.files["config.json"])), model.tensors)
     assert spec is not None
     return SlotDecoder(spec, model.tensors, dtype=dtype, max_sequences=8, budget_bytes=budget_bytes)
 
@@ -151,11 +152,20 @@ def test_missing_weights_are_named() -> None:
 
 def test_a_tied_head_that_the_checkpoint_repeats_is_ignored() -> None:
     model = tiny_model("llama")
-    repeated = {**model.tensors, "lm_head.weight": host_tensor(torch.zeros(97, 48))}
+    repeated = {**model.tensors, "lm_head.weight": model.tensors["model.embed_tokens.weight"]}
     sequence = running(prompt(5))
     slots = decoder(TinyModel(None, model.files, repeated))
     assert slots.admit(sequence)
     close(slots.forward([Segment(sequence, 5)])[0], model.logits(prompt(5).tolist())[-1])
+
+
+def test_a_head_that_differs_from_the_embedding_it_is_said_to_be_tied_to_is_used() -> None:
+    model = tiny_model("llama")
+    doubled = host_tensor(2 * model.reference.lm_head.weight)
+    sequence = running(prompt(5))
+    slots = decoder(TinyModel(None, model.files, {**model.tensors, "lm_head.weight": doubled}))
+    assert slots.admit(sequence)
+    close(slots.forward([Segment(sequence, 5)])[0], 2 * model.logits(prompt(5).tolist())[-1])
 
 
 @pytest.mark.parametrize(
@@ -164,12 +174,14 @@ def test_a_tied_head_that_the_checkpoint_repeats_is_ignored() -> None:
         {"model_type": "mistral"},
         {"hidden_act": "gelu"},
         {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}},
-        {"use_sliding_window": True},
-        {"layer_types": ["full_attention", "sliding_attention"]},
-        {"quantization_config": {"quant_method": "gptq"}},
+        {"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 1, "sliding_window": 8},
+        {"layer_types": ["full_attention", "sliding_attention", "full_attention"]},
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}},
+        {"rope_parameters": None, "rope_scaling": {"type": "linear", "factor": 2.0}},
+        {"rope_parameters": None, "rope_scaling": {"type": "dynamic", "factor": 2.0}},
     ],
 )
 def test_what_the_slot_decoder_cannot_do_exactly_is_left_to_the_fallback(change: dict[str, object]) -> None:
     config = json.loads(tiny_model("llama").files["config.json"])
-    assert decoder_spec(read_facts({"config.json": json.dumps(config).encode()})) is not None
-    assert decoder_spec(read_facts({"config.json": json.dumps(config | change).encode()})) is None
+    assert decoder_spec(derived_config(config), {}) is not None
+    assert decoder_spec(derived_config(config | change), {}) is None

@@ -6,7 +6,7 @@ import pytest
 import torch
 import transformers
 
-from astraflow.learners.precision import compute_dtype
+from astraflow.compute import compute_dtype
 from astraflow.learners.torch_learner import TorchLearner
 from astraflow.messages import Sample
 from astraflow.models.smollm2 import prepare_smollm2

@@ -6,16 +6,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save
 
 from astraflow.models.hub import is_hub_id
 from tests.models.hub_server import COMMIT, hub
 
 MODEL = {
-    "config.json": b"{}",
+    "config.json": b'{"model_type": "llama", "vocab_size": 4, "max_position_embeddings": 8}',
     "tokenizer.json": b"{}",
     "chat_template.jinja": b"x",
-    "model.safetensors": b"weights",
+    "model.safetensors": save({"weight": np.zeros(4, np.float32)}),
     "consolidated.safetensors": b"the same weights again",
     "onnx/config.json": b"{}",
 }

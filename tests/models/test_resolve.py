@@ -1,6 +1,8 @@
 """Names of models."""
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from astraflow.errors import ConfigError
 from astraflow.models.resolve import known_models, resolve_model
@@ -18,12 +20,14 @@ def test_the_toy_model_is_a_folder_of_its_own(tmp_path, monkeypatch):
 
 
 def test_a_folder_is_resolved_if_it_holds_a_model(tmp_path, monkeypatch):
-    (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ConfigError, match=r"has no \*\.safetensors file"):
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "vocab_size": 4, "max_position_embeddings": 8}')
+    with pytest.raises(ConfigError, match=r"has no model\.safetensors"):
         resolve_model(str(tmp_path))
-    (tmp_path / "model.safetensors").write_bytes(b"")
+    save_file({"weight": np.zeros(4, np.float32)}, tmp_path / "model.safetensors")
     monkeypatch.chdir(tmp_path.parent)
     assert resolve_model(tmp_path.name) == tmp_path
+    monkeypatch.setenv("HOME", str(tmp_path.parent))
+    assert resolve_model(f"~/{tmp_path.name}") == tmp_path
 
 
 @pytest.mark.parametrize(

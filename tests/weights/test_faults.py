@@ -63,7 +63,15 @@ def job(number: int) -> Job:
     data = bytearray(tensors[TOY_TENSOR].data)
     data[0] = number
     changed = HostTensor("F32", tensors[TOY_TENSOR].shape, memoryview(data))
-    return Job(tensors={TOY_TENSOR: changed}, files=files, version=number, step=number, batch=number, finished=False)
+    return Job(
+        tensors={TOY_TENSOR: changed},
+        files=files,
+        version=number,
+        step=number,
+        batch=number,
+        finished=False,
+        probe=None,
+    )
 
 
 @asynccontextmanager

@@ -14,6 +14,7 @@ from astraflow.bus import BusOptions
 from astraflow.bus.secure import RUN_FILE
 from astraflow.errors import ConfigError
 from astraflow.messages.roles import Role
+from astraflow.paths import user_path, user_path_text
 
 TOKEN_VARIABLE = "ASTRAFLOW_TOKEN"
 ENDINGS = (".nk", ".creds")
@@ -47,11 +48,11 @@ class Connection:
         return cls(
             url=url,
             region=given.region,
-            token_file=Path(given.token_file) if given.token_file else None,
+            token_file=user_path(given.token_file) if given.token_file else None,
             token="" if given.token_file else token,
-            credentials_file=given.credentials_file,
-            credentials_dir=getattr(given, "credentials_dir", ""),  # an actor has its one file
-            ca_file=given.ca_file,
+            credentials_file=user_path_text(given.credentials_file),
+            credentials_dir=user_path_text(getattr(given, "credentials_dir", "")),  # an actor has its one file
+            ca_file=user_path_text(given.ca_file),
         )
 
     def options(self, role: Role = Role.OBSERVER) -> BusOptions:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from contextlib import aclosing
 
 from astraflow.actors.base.context import ActorContext
+from astraflow.actors.policy.agreement import check_agreement
 from astraflow.actors.policy.updates import next_full, refused
 from astraflow.engines.base import PolicyEngine
 from astraflow.engines.factory import build_engine
@@ -32,7 +33,13 @@ async def load(ctx: ActorContext, weights: WeightFollower) -> tuple[PolicyEngine
                 continue
             ctx.gauges.pop(POLICY_WANTS_FULL, None)
             assert weights.shadow is not None
-            engine = await _started(ctx, files, weights.shadow.tensors, head)
+            tensors = weights.shadow.tensors
+            engine = await _started(ctx, files, tensors, head)
+            try:
+                await check_agreement(ctx, engine, head, await weights.probe(head), files, tensors)
+            except BaseException:
+                await engine.stop()
+                raise
             weights.behind.clear()
             return engine, head
     raise AssertionError("heads are followed for ever")

@@ -174,6 +174,7 @@ class Trainer:
         """Start publishing the current weights, once the previous publish is through, or has failed."""
         await self._lease.held()
         tensors = await self._thread(self._learner.export)
+        probe = await self._thread(self._learner.probe)
         state = self._state
         job = Job(
             tensors=tensors,
@@ -182,6 +183,7 @@ class Trainer:
             step=state.step,
             batch=state.batch,
             finished=self.done,
+            probe=probe,
         )
         await self._publishing.start(job, group)
 

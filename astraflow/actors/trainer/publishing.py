@@ -20,7 +20,7 @@ from astraflow import clock
 from astraflow.actors.base.context import ActorContext
 from astraflow.bus import wiring
 from astraflow.errors import BusError, FencedError
-from astraflow.messages import Member
+from astraflow.messages import Member, Probe
 from astraflow.messages.metric_names import POLICY_WANTS_FULL
 from astraflow.weights.codec.tensors import HostTensor
 from astraflow.weights.transfer.publisher import WeightPublisher
@@ -39,6 +39,7 @@ class Job:
     step: int
     batch: int
     finished: bool
+    probe: Probe | None  # see `Learner.probe`
 
 
 class VersionsUnderWay:
@@ -84,6 +85,7 @@ class VersionsUnderWay:
                             step=job.step,
                             batch=job.batch,
                             finished=job.finished,
+                            probe=job.probe,
                         )
                     return
                 except FencedError:

@@ -6,6 +6,7 @@ After that no older trainer's head, checkpoint or progress can come to count.
 """
 
 import asyncio
+import importlib.util
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from astraflow.config import TrainerSection
 from astraflow.errors import DamagedCheckpointError, WeightsError
 from astraflow.learners.base import Learner
 from astraflow.learners.factory import build_learner
-from astraflow.messages import Head, Progress, VersionStep
+from astraflow.messages import Head, Probe, Progress, VersionStep
 from astraflow.models.folder import read_model, write_model
 from astraflow.models.resolve import resolve_model
 from astraflow.weights.codec.tensors import HostTensor
@@ -216,13 +217,23 @@ async def newest_is_lost(ctx: ActorContext) -> bool:
     return bool(fault)
 
 
+def _read_frozen(folder: Path) -> tuple[Mapping[str, bytes], Mapping[str, HostTensor], Probe | None]:
+    """As a learner would export it, so that every engine gets the same names; a server of SGLang's own takes it as it
+    is where there is no transformers."""
+    if importlib.util.find_spec("transformers") is None:
+        return (*read_model(folder), None)
+    from astraflow.models.loading import load_frozen
+
+    return load_frozen(folder)
+
+
 async def publish_frozen(ctx: ActorContext, *, epoch: int, fulls: FullStore | None = None) -> None:
     """Publish a policy that is never trained: once, as version 0, and again only if that can't be read any more."""
     publisher = WeightPublisher(ctx, epoch=epoch, fulls=fulls)
     head = await publisher.open()
     if head is None or await newest_is_lost(ctx):
-        files, tensors = await asyncio.to_thread(read_model, await _base_model(ctx))
+        files, tensors, probe = await asyncio.to_thread(_read_frozen, await _base_model(ctx))
         version = 0 if head is None else head.version + 1
-        await publisher.publish(tensors, files, version=version, step=0, batch=0, finished=True)
+        await publisher.publish(tensors, files, version=version, step=0, batch=0, finished=True, probe=probe)
     done = Progress(policy=ctx.policy, consumed=0, step=0, version=0, epoch=epoch, finished=True)
     await OwnedKey(ctx.bus, progress_key(ctx.policy)).put(done)

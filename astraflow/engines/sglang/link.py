@@ -13,7 +13,6 @@ from typing import Any
 from astraflow import clock
 from astraflow.concurrency import Background
 from astraflow.config import EngineSection
-from astraflow.engines.architecture import read_facts
 from astraflow.engines.sglang.admission import Admission, Pressure
 from astraflow.engines.sglang.attach import AttachedServer, server_info, shares_folder
 from astraflow.engines.sglang.client import Client
@@ -31,6 +30,7 @@ from astraflow.messages.metric_names import (
     POLICY_SERVER_RUNNING,
     POLICY_SERVER_TOKENS_PER_S,
 )
+from astraflow.models.facts import read_facts
 from astraflow.models.folder import write_model
 from astraflow.weights.codec.tensors import LONG_NAMES, HostTensor
 

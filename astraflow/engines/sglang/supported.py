@@ -8,6 +8,7 @@ from pathlib import Path
 from astraflow.config import SglangSection
 from astraflow.errors import EngineError
 from astraflow.extras import install_hint
+from astraflow.paths import user_path
 
 OLDEST, BELOW = (0, 5, 23), (0, 6)  # the extra `sglang` and `make sglang` name the same range
 RANGE = "sglang>=0.5.23,<0.6"
@@ -18,7 +19,7 @@ _ASK = "import importlib.metadata; print(importlib.metadata.version('sglang'))"
 
 def find_python(section: SglangSection) -> Path:
     """The interpreter with SGLang. Raises EngineError if it isn't there."""
-    python = Path(section.python or os.environ.get("ASTRAFLOW_SGLANG_PYTHON") or f"{DEFAULT_VENV}/bin/python")
+    python = user_path(section.python or os.environ.get("ASTRAFLOW_SGLANG_PYTHON") or f"{DEFAULT_VENV}/bin/python")
     if not python.is_file():
         raise EngineError(
             f"there is no SGLang interpreter {python.absolute()}; make one with `make sglang` (or `make sglang-cpu` "

@@ -16,7 +16,7 @@ import msgspec
 from astraflow import clock
 from astraflow.bus import Bus, wiring
 from astraflow.errors import MessageError, WeightsError
-from astraflow.messages import FileEntry, Head, Manifest, VersionKind
+from astraflow.messages import FileEntry, Head, Manifest, Probe, VersionKind
 from astraflow.weights.codec.changes import Behind
 from astraflow.weights.codec.delta import decode
 from astraflow.weights.codec.differences import SparseUpdate, check_same_model, combine
@@ -138,6 +138,11 @@ class WeightFollower:
         if manifest is None:
             raise WeightsError(f"the full that version {head.version} of {self._policy} starts from is gone")
         return {entry.name: await self._file(manifest, entry) for entry in manifest.files}
+
+    async def probe(self, head: Head) -> Probe | None:
+        """What its publisher's learner made of this version; None if it can't be known any more."""
+        manifest = await self._read(head.manifest_sequence)
+        return manifest.probe if manifest is not None else None
 
     async def _file(self, manifest: Manifest, entry: FileEntry) -> bytes:
         subject = self._bus.topology.weight_part(manifest.policy, manifest.epoch)

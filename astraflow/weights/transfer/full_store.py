@@ -12,6 +12,7 @@ from pathlib import Path
 from astraflow.actors.base.context import ActorContext
 from astraflow.config import WeightsSection, host_and_port
 from astraflow.messages import Place
+from astraflow.paths import user_path
 from astraflow.weights.transfer.file_server import FullServer
 from astraflow.weights.transfer.full_folder import FullFolder, file_name
 
@@ -87,4 +88,4 @@ def _folder(ctx: ActorContext, section: WeightsSection) -> Path:
     """One folder per policy; in a folder of the user's also one per run and start, so that runs don't meet there."""
     if not section.folder:
         return ctx.folder.absolute() / "policies" / ctx.policy / "weights"
-    return Path(section.folder) / f"{ctx.record.name}.{ctx.record.incarnation}" / ctx.policy
+    return user_path(section.folder) / f"{ctx.record.name}.{ctx.record.incarnation}" / ctx.policy

@@ -19,7 +19,7 @@ from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.owned_key import check_epoch, seal
 from astraflow.bus import wiring
 from astraflow.errors import FencedError
-from astraflow.messages import FileEntry, Head, Manifest, Metrics, TensorEntry, VersionKind, VersionStep
+from astraflow.messages import FileEntry, Head, Manifest, Metrics, Probe, TensorEntry, VersionKind, VersionStep
 from astraflow.messages.metric_names import (
     WEIGHTS,
     WEIGHTS_BYTES,
@@ -62,6 +62,7 @@ class _Version:
     finished: bool
     files: Mapping[str, bytes]
     ready_at: float  # monotonic, when its weights were there
+    probe: Probe | None
     offers: Sequence[Offer]
     digest: str  # model_digest
     sequence: int = 0  # of the manifest that the head points at
@@ -139,6 +140,7 @@ class WeightPublisher:
         step: int,
         batch: int,
         finished: bool = False,
+        probe: Probe | None = None,
     ) -> None:
         """Store a version and move the head to it. `tensors` must not change afterwards.
 
@@ -146,11 +148,12 @@ class WeightPublisher:
             again, also with a newer version.
         """
         self._own.give(tensors.items())
-        await self.publish_ranks(files, version=version, step=step, batch=batch, finished=finished)
+        await self.publish_ranks(files, version=version, step=step, batch=batch, finished=finished, probe=probe)
 
     async def publish_ranks(
-        self, files: Mapping[str, bytes], *, version: int, step: int, batch: int, finished: bool = False
-    ) -> None:
+        self, files: Mapping[str, bytes], *, version: int, step: int, batch: int, finished: bool = False,
+        probe: Probe | None = None,
+    ) -> None:  # fmt: skip
         """Like `publish`, of the tensors that the ranks have now."""
         started = clock.monotonic()
         offers = await _all([rank.offer(version) for rank in self._ranks])
@@ -161,6 +164,7 @@ class WeightPublisher:
             finished=finished,
             files=files,
             ready_at=started,
+            probe=probe,
             offers=offers,
             digest=_digest(offers),
         )
@@ -257,6 +261,7 @@ class WeightPublisher:
             files=await self._put_files(new) if full else (),
             sequence_first=first,
             pieces=tuple(piece.size_bytes for piece in pieces) if len(pieces) > 1 else (),
+            probe=new.probe,
         )
 
     async def _put_files(self, new: _Version) -> tuple[FileEntry, ...]:
