@@ -53,7 +53,7 @@ def tokenizer(tmp_path_factory):
 CONVERSATIONS = [
     [("user", "hi")],
     [("system", "Be brief."), ("user", 'a "quote" <b> & ü 🎉\n\ttab'), ("assistant", "ok"), ("user", "more")],
-    [("user", "{{ 7 * 7 }} {% if %} </s> <s>")],
+    [("user", "{{ 7 * 7 }} {% if %} < /s> <S>")],
     [("user", "")],
 ]
 

@@ -5,6 +5,7 @@ It renders, generates and decodes; `recording` decides what continues which conv
 
 import asyncio
 import hashlib
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +15,12 @@ import numpy as np
 
 from astraflow.actors.rollout.budget import Budget
 from astraflow.actors.rollout.call import Call, Completion, Generates
-from astraflow.actors.rollout.recording import Conversation, Recording, Tokens
+from astraflow.actors.rollout.recording import Conversation, Fork, Recording, Tokens
 from astraflow.envs.base import ChatMessage, Reply
 from astraflow.messages import Sampling, Task
 from astraflow.models.tokenizer import ChatTokenizer
+
+_log = logging.getLogger(__name__)
 
 LONG_CHARS, LONG_TOKENS = 8192, 4096  # above these, text takes longer than the loop may be held: 5 ms
 
@@ -93,15 +96,19 @@ class RecordedPolicy:
 
     def _prompt_of(self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]]) -> "_Prompt":
         rendered = self._tokenizer.template(messages, tools)
-        for conversation in reversed(self._mine):
-            if not conversation.answered_in(messages):
-                continue
-            rest = conversation.rest_of(rendered)
-            if rest is not None:
-                return _Prompt(rendered, conversation.prompt_with(rest, self._tokenizer), conversation)
-            self._play.recording.forks += 1
-            break
+        conversation = next((each for each in reversed(self._mine) if each.answered_in(messages)), None)
+        if conversation is not None:
+            prompt = conversation.continued(rendered, self._tokenizer)
+            if not isinstance(prompt, Fork):
+                return _Prompt(rendered, prompt, conversation)
+            self._forked(prompt)
+        elif any(each.asked_in(messages) for each in self._mine):
+            self._forked(Fork.AGENT)
         return _Prompt(rendered, np.array(self._tokenizer.encode(rendered), np.int32), None)
+
+    def _forked(self, why: Fork) -> None:
+        self._play.recording.fork_reasons[why] += 1
+        _log.debug("history rewritten", extra={"task": self._play.task.id, "policy": self.policy, "reason": why})
 
     async def _generate(
         self, prompt: Tokens, continues: Conversation | None, sampling: Sampling | None
