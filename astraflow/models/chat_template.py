@@ -27,8 +27,8 @@ from astraflow.models.quoted import Quoted, has_content, joined, joined_by, plai
 
 # Filters that make other text of theirs; what they make of content is content from end to end.
 _OPAQUE = (
-    "center e escape filesizeformat forceescape format indent pprint safe striptags tojson truncate urlencode urlize "
-    "wordwrap xmlattr"
+    "center e escape filesizeformat forceescape format indent pprint safe striptags title tojson truncate urlencode "
+    "urlize wordwrap xmlattr"
 ).split()
 
 _REFUSALS = (
@@ -126,12 +126,12 @@ def _check_name(name: object) -> None:
 
 
 class _Generator(CodeGenerator):
-    """Jinja's, but `a ~ b` keeps marks: jinja joins with a function of its own that knows none."""
+    """Jinja's, but `a ~ b` keeps marks: jinja joins with functions of its own that know none."""
 
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802 - jinja's own name
         self.write("environment.concat((")
         for part in node.nodes:
-            self.write("str(")
+            self.write("environment.finalize(")
             self.visit(part, frame)
             self.write("), ")
         self.write("))")
@@ -142,13 +142,14 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     code_generator_class = _Generator
     concat = staticmethod(joined)
-    intercepted_binops = frozenset({"%"})
+    intercepted_binops = frozenset({"%", "+"})
 
     def __init__(self) -> None:
-        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
+        extensions = [_Generation, loopcontrols]
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=extensions, finalize=_text_of)
         self.filters["tojson"] = _to_json
         self.filters |= {name: _opaque(self.filters[name]) for name in _OPAQUE}
-        self.filters |= {name: _marking(self.filters[name]) for name in ("replace", "join")}
+        self.filters |= {name: _marking(self.filters[name]) for name in ("replace", "join")} | {"string": _text_of}
         self.globals |= {"raise_exception": _refuse, "strftime_now": _now, "namespace": _Names}
 
     def call(self, context: Context, obj: Any, /, *args: Any, **named: Any) -> Any:  # type: ignore[override]
@@ -161,9 +162,18 @@ class _Environment(ImmutableSandboxedEnvironment):
         return Quoted(result) if isinstance(result, str) and not isinstance(result, Quoted) else result
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """`%` of a string."""
-        result = super().call_binop(context, operator, plain(left), plain(right))
-        return Quoted(result) if isinstance(result, str) and has_content([left, right]) else result
+        """`+` and `%`. Text that must not be escaped comes of a class of jinja's that would lose the marks."""
+        given = (plain(left), plain(right)) if operator == "%" else (left, right)
+        result = super().call_binop(context, operator, *given)
+        lost = isinstance(result, str) and not isinstance(result, Quoted) and has_content([left, right])
+        return Quoted(result) if lost else result
+
+
+def _text_of(value: Any) -> str:
+    """What a template writes of a value; a list or an object that holds content is content from end to end."""
+    if isinstance(value, str):
+        return value
+    return Quoted(str(value)) if has_content(value) else str(value)
 
 
 def _owner(method: Any) -> Any:
@@ -201,7 +211,7 @@ def _join(act: Callable[..., Any], context: Any, value: Any, d: str = "", attrib
         return act(context, items, d)
     if attribute is not None:
         items = list(map(jinja2.filters.make_attrgetter(context.environment, attribute), items))
-    return joined_by(str(d), [str(item) for item in items]) if has_content(items) else act(context, items, d)
+    return joined_by(str(d), [_text_of(item) for item in items]) if has_content(items) else act(context, items, d)
 
 
 def _refuse(message: str) -> None:

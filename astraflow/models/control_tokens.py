@@ -133,7 +133,8 @@ class ControlTokens:
             tokens.append(AddedToken(name, **flags))
         shadow.add_tokens([*tokens, AddedToken(_BREAK, normalized=False)])
         self._own = {shadow.token_to_id(name): at for name, at in own.items()}
-        self._ids = {at for at, _ in self._added.values()} - self._own.keys()
+        unknown = shadow.encode(chr(_LAST - 1), add_special_tokens=False).ids  # any text may be unknown to the model
+        self._ids = {at for at, _ in self._added.values()} - self._own.keys() - set(unknown)
         self._break = shadow.token_to_id(_BREAK)
         return shadow
 

@@ -7,7 +7,7 @@ It knows neither templates nor tokens. Invariant: a Quoted equals, and hashes as
 and has one mark for each.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, MappingView
 from typing import Any, SupportsIndex
 
 CONTENT, WRITTEN = "1", "0"  # marks of a character
@@ -188,7 +188,7 @@ def has_content(value: Any) -> bool:
         return isinstance(value, Quoted)
     if isinstance(value, Mapping):
         return any(has_content(key) or has_content(item) for key, item in value.items())
-    return isinstance(value, list | tuple) and any(has_content(item) for item in value)
+    return isinstance(value, list | tuple | MappingView) and any(has_content(item) for item in value)
 
 
 def _plain(text: str) -> str:

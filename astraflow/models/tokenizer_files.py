@@ -104,10 +104,11 @@ def _values(
 
 
 def _named_tokens(named: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Special tokens by name, those of the model's own too."""
-    for key, value in named.items():
-        if key.endswith("_token") and isinstance(value, str | dict):
-            yield key, value
+    """Special tokens by name, in the order in which they get ids; those of the model's own come last."""
+    own_names = [key for key in named if key.endswith("_token") and key not in _NAMED]
+    for key in (*_NAMED, *own_names):
+        if isinstance(named.get(key), str | dict):
+            yield key, named[key]
     own = named.get("extra_special_tokens")
     yield from own.items() if isinstance(own, dict) else ()
 
