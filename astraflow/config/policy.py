@@ -8,7 +8,6 @@ from astraflow.config.engine import EngineSection
 from astraflow.config.kinds import doc
 from astraflow.config.trainer import TrainerSection
 
-
 SHOWN_TOKENS = ("<think>", "</think>", "<answer>", "</answer>", "<tool_call>", "</tool_call>")
 
 

@@ -29,10 +29,11 @@ from astraflow.models.quoted import Quoted, has_content, joined, joined_by, plai
 _OPAQUE = (
     "center e escape filesizeformat forceescape format indent pprint safe striptags title tojson truncate urlencode "
     "urlize wordwrap xmlattr"
-).split()
+)
 
 _REFUSALS = (
-    jinja2.exceptions.TemplateError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError,
+    jinja2.exceptions.TemplateError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError,
+    ValueError,
 )  # fmt: skip
 
 
@@ -95,7 +96,7 @@ def _encodable(text: str) -> str:
 class _Generation(Extension):
     """`{% generation %}…{% endgeneration %}` marks what a model learns from; here it is its body."""
 
-    tags = {"generation"}  # noqa: RUF012 - jinja's own attribute
+    tags = {"generation"}
 
     def parse(self, parser: Parser) -> nodes.Node:
         line = next(parser.stream).lineno
@@ -128,7 +129,7 @@ def _check_name(name: object) -> None:
 class _Generator(CodeGenerator):
     """Jinja's, but `a ~ b` keeps marks: jinja joins with functions of its own that know none."""
 
-    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802 - jinja's own name
+    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
         self.write("environment.concat((")
         for part in node.nodes:
             self.write("environment.finalize(")
@@ -148,11 +149,11 @@ class _Environment(ImmutableSandboxedEnvironment):
         extensions = [_Generation, loopcontrols]
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=extensions, finalize=_text_of)
         self.filters["tojson"] = _to_json
-        self.filters |= {name: _opaque(self.filters[name]) for name in _OPAQUE}
+        self.filters |= {name: _opaque(self.filters[name]) for name in _OPAQUE.split()}
         self.filters |= {name: _marking(self.filters[name]) for name in ("replace", "join")} | {"string": _text_of}
         self.globals |= {"raise_exception": _refuse, "strftime_now": _now, "namespace": _Names}
 
-    def call(self, context: Context, obj: Any, /, *args: Any, **named: Any) -> Any:  # type: ignore[override]
+    def call(self, context: Context, obj: Any, /, *args: Any, **named: Any) -> Any:
         """A call in a template. Macros join their pieces with marks; other functions that get content give content."""
         if isinstance(obj, Macro) or not (has_content(_owner(obj)) or has_content(args) or has_content(named)):
             return super().call(context, obj, *args, **named)

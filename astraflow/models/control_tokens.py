@@ -46,7 +46,7 @@ class ControlTokens:
         self._longest = max(map(len, self._added), default=0)
         self._normalizer = tokenizer.normalizer if any(token.normalized for _, token in self._added.values()) else None
         self._aliases = {text: chr(_FIRST + at) for at, text in enumerate(self._added)}
-        self._shadow = self._shadow_of(tokenizer, [token for _, token in added])
+        self._shadow = self._shadow_of(tokenizer, added)
         _, *behind = self._shadow.encode(f"{_BREAK}x", add_special_tokens=False).tokens
         self.breaks_add_nothing = not "".join(behind).startswith(("▁", "Ġ"))
         """No space is put before what stands behind a break."""
@@ -112,7 +112,7 @@ class ControlTokens:
                 spans.append((start - before, end - before))
         return ids, spans
 
-    def _shadow_of(self, tokenizer: "Tokenizer", added: list[Any]) -> "Tokenizer":
+    def _shadow_of(self, tokenizer: "Tokenizer", added: list[tuple[int, Any]]) -> "Tokenizer":
         """The same tokenizer, with aliases for control tokens."""
         from tokenizers import AddedToken, Tokenizer
 
@@ -124,12 +124,14 @@ class ControlTokens:
         shadow.encode_special_tokens = tokenizer.encode_special_tokens
         own: dict[str, int] = {}
         tokens = []
-        for token in added:
+        for at, token in added:
             name = token.content
             if name in self._aliases:
                 name = self._aliases[name] * len(name)
-            own[name] = tokenizer.token_to_id(token.content)
-            flags = {flag: getattr(token, flag) for flag in ("single_word", "lstrip", "rstrip", "normalized", "special")}
+            own[name] = at
+            flags = {
+                flag: getattr(token, flag) for flag in ("single_word", "lstrip", "rstrip", "normalized", "special")
+            }
             tokens.append(AddedToken(name, **flags))
         shadow.add_tokens([*tokens, AddedToken(_BREAK, normalized=False)])
         self._own = {shadow.token_to_id(name): at for name, at in own.items()}

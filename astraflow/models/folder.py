@@ -15,6 +15,7 @@ from astraflow.algos.tensors import HostTensor
 from astraflow.errors import ConfigError, WeightsError
 
 MAX_FILE_BYTES = 64 << 20  # of a small file; vocabularies have some megabytes
+TEMPLATES_FOLDER = "additional_chat_templates"  # transformers' name; the only folder in a model folder that counts
 _SKIPPED = {".safetensors", ".bin", ".gguf", ".pt"}
 _TORCH_NAMES = {
     "F64": "float64",
@@ -35,14 +36,23 @@ def read_files(folder: Path) -> dict[str, bytes]:
     if not (folder / "config.json").is_file():
         raise ConfigError(f"model folder {folder} has no config.json")
     return {
-        path.name: path.read_bytes()
-        for path in sorted(folder.iterdir())
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in [*sorted(folder.iterdir()), *sorted((folder / TEMPLATES_FOLDER).glob("*.jinja"))]
         if path.is_file()
         and not path.name.startswith(".")
         and path.suffix not in _SKIPPED
         and not path.name.endswith(".index.json")
         and path.stat().st_size <= MAX_FILE_BYTES
     }
+
+
+def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write what `read_files` read into a folder that exists, and nothing outside of it, whatever the names."""
+    for name, data in files.items():
+        path = Path(name)
+        within = folder / TEMPLATES_FOLDER if path.parent.name == TEMPLATES_FOLDER else folder
+        within.mkdir(exist_ok=True)
+        (within / path.name).write_bytes(data)
 
 
 def read_model(folder: Path) -> tuple[dict[str, bytes], dict[str, HostTensor]]:
@@ -68,8 +78,7 @@ def write_model(folder: Path, files: Mapping[str, bytes], tensors: Mapping[str, 
     """Write a folder that `transformers` loads. The folder must exist."""
     from safetensors import TensorSpec, serialize_file
 
-    for name, data in files.items():
-        (folder / Path(name).name).write_bytes(data)
+    write_files(folder, files)
     buffers = {name: np.frombuffer(tensor.data, np.uint8) for name, tensor in tensors.items()}  # alive while written
     specs = {
         name: TensorSpec(

@@ -23,6 +23,7 @@ _PART = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?"
 _ID = re.compile(rf"{_PART}/{_PART}")
 _SMALL = ["*.json", "*.jinja", "*.txt", "*.model"]  # config, tokenizer, chat template, vocabularies
 _WEIGHTS = ["model*.safetensors"]  # some also hold the same weights in other layouts
+_TEMPLATES = ["additional_chat_templates/*.jinja"]
 _SUBFOLDERS = ["*/*"]
 _EXIT_USER = 3
 
@@ -55,6 +56,11 @@ def model_is_here(model: str) -> bool:
 def file_is_here(url: str) -> bool:
     """Whether a file of a dataset is in the cache. Args: see `hub_file`."""
     return _cached(*_parts(url), "dataset") is not None
+
+
+def model_in_cache(model: str) -> Path | None:
+    """The folder of a model that is in the cache, complete; None if it isn't."""
+    return _cached_model(model)
 
 
 def hub_model(model: str) -> Path:
@@ -149,6 +155,7 @@ def download(kind: str, repository: str, file: str = "") -> Path:
     try:
         if file:
             return Path(hf_hub_download(repository, file, repo_type=kind))
+        snapshot_download(repository, allow_patterns=_TEMPLATES)
         for patterns in (_SMALL, _WEIGHTS):  # so that where weights are, the rest is too
             folder = Path(snapshot_download(repository, allow_patterns=patterns, ignore_patterns=_SUBFOLDERS))
     except GatedRepoError as exc:

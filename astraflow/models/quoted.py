@@ -7,9 +7,11 @@ It knows neither templates nor tokens. Invariant: a Quoted equals, and hashes as
 and has one mark for each.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, MappingView
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from typing import Any, SupportsIndex
 
+_LISTS = (list, tuple, KeysView, ValuesView, ItemsView)
+_NOTHING = ""
 CONTENT, WRITTEN = "1", "0"  # marks of a character
 
 
@@ -39,10 +41,10 @@ class Quoted(str):
         return Quoted(str.__getitem__(self, key), self.marks[key])
 
     def __add__(self, other: str) -> "Quoted":
-        return joined((self, other)) if isinstance(other, str) else NotImplemented
+        return joined_by(_NOTHING, [self, other]) if isinstance(other, str) else NotImplemented
 
     def __radd__(self, other: str) -> "Quoted":
-        return joined((other, self)) if isinstance(other, str) else NotImplemented
+        return joined_by(_NOTHING, [other, self]) if isinstance(other, str) else NotImplemented
 
     def __mul__(self, times: SupportsIndex) -> "Quoted":
         return Quoted(str.__mul__(self, times), self.marks * times)
@@ -188,7 +190,7 @@ def has_content(value: Any) -> bool:
         return isinstance(value, Quoted)
     if isinstance(value, Mapping):
         return any(has_content(key) or has_content(item) for key, item in value.items())
-    return isinstance(value, list | tuple | MappingView) and any(has_content(item) for item in value)
+    return isinstance(value, _LISTS) and any(has_content(item) for item in value)
 
 
 def _plain(text: str) -> str:

@@ -153,8 +153,15 @@ class FolderTokenizer:
         template = self._templates["tool_use" if tools and "tool_use" in self._templates else "default"]
         return template.render(dicts, tools, marked=marked)
 
+    @property
+    def left_out(self) -> frozenset[str]:
+        """Special tokens that decoded text doesn't show."""
+        return frozenset(self._added[token] for token in self._hidden)
+
     def encode(self, text: str) -> list[int]:
-        return self._encode(text)[0]
+        if isinstance(text, Quoted):
+            return self._control.encode(text)[0]
+        return list(self._tokenizer.encode(utf8(text), add_special_tokens=False).ids)
 
     def encode_behind(self, text: str, at: int) -> list[int] | None:
         ids, spans = self._encode(text)

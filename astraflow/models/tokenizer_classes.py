@@ -57,7 +57,7 @@ _TYPES = {
 CLASS_OF_TYPE = {kind: name for name, kinds in _TYPES.items() for kind in kinds.split()}
 """`model_type` → the class that is registered for it."""
 
-PLAIN_TYPES = frozenset(
+_PLAIN = (
     "EvollaModel aria arctic beam bigbird_pegasus camembertv2-base canary chatlm cohere_asr ernie4_5 ernie4_5_moe "
     "flex_olmo fuyu glm glm4 glm4_moe glm4_moe_lite glm4v glm4v_moe glm_image glmasr got_ocr2 gpt_bigcode "
     "gradium_phonon_tts granite granitemoe granitemoehybrid granitemoeshared h2ovl_chat hyperclovax hyperclovax_vlm "
@@ -65,11 +65,14 @@ PLAIN_TYPES = frozenset(
     "minicpm_ocr minicpmv minicpmv4_6 minicpmv4_7 minimax_m2 ministral ministral3 mistral mistral3 mistral_large4 "
     "mixtral modernbert modernbert-decoder molmo molmo2 nemo_speechlm nemotron nvfp4 nystromformer olmo2 olmo3 "
     "olmo_hybrid omniasr opencua openvla paddleocr_vl pegasus_x persimmon phi3 phi3_v phimoe pix2struct pixtral "
-    "pocket_tts smolvlm stablelm step3_vl umt5 vipllava voxtral voxtral_realtime xlm-roberta-xl".split()
+    "pocket_tts smolvlm stablelm step3_vl umt5 vipllava voxtral voxtral_realtime xlm-roberta-xl"
 )
+PLAIN_TYPES = frozenset(_PLAIN.split())
 """Types whose tokenizer.json is used as it is, whatever class the folder names."""
 
-OVERRULING_TYPES = frozenset({"hyperclovax_vision_v2", "qwen2", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen4_exp"})
+OVERRULING_TYPES = frozenset(
+    {"hyperclovax_vision_v2", "qwen2", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen4_exp"}
+)
 """Types whose registered class is taken though the folder names another, since folders are known to be wrong."""
 
 

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from astraflow.errors import ConfigError
+from astraflow.models.folder import TEMPLATES_FOLDER
 from astraflow.models.tokenizer_classes import DEFAULTS, class_of, rebuilt
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer
 
-TEMPLATES_FOLDER = "additional_chat_templates"
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -160,7 +161,9 @@ def test_llama_2_ends_a_reply_once_and_adds_no_stray_piece(tmp_path):
 
 def test_thoughts_that_stay_in_the_history_continue_and_thoughts_that_go_fork(tmp_path):
     opened = shapes.CHATML.replace("assistant\n' }}", "assistant\n<think>\n' }}")
-    kept = opened.replace("message['content']", "('<think>\n' if message['role'] == 'assistant' else '') + message['content']")
+    kept = opened.replace(
+        "message['content']", "('<think>\n' if message['role'] == 'assistant' else '') + message['content']"
+    )
     dropped = opened.replace("message['content']", "message['content'].split('</think>')[-1]")
     said = "hm\n</think>\n\n4"
     for number, (template, why) in enumerate(((kept, None), (dropped, Fork.HISTORY), (THINKING, None))):
@@ -243,6 +246,6 @@ def test_every_turn_of_a_long_conversation_continues_the_same_record(tmp_path):
     prompts, recording = asyncio.run(playing())
     assert len(recording.conversations) == 1
     assert recording.forks == 0
-    for before, after in zip(prompts, prompts[1:], strict=False):
+    for before, after in pairwise(prompts):
         assert np.array_equal(after[: len(before)], before)
     assert spelled(tokenizer, prompts[-1]).count("assistant:") == 4

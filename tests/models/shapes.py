@@ -24,12 +24,8 @@ CORPUS = [
     "Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich. [INST] what is it [/INST] user assistant system",
 ] * 20
 CONTROL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-QWEN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-LLAMA3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+QWEN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+LLAMA3 = QWEN.replace(r"\p{N}|", r"\p{N}{1,3}|")
 GPT4O = (
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
@@ -162,7 +158,8 @@ BERT = {"bos_token": "[CLS]", "eos_token": "[SEP]", "unk_token": "[UNK]", "chat_
 SHAPES: dict[str, tuple[Callable[[], Tokenizer], dict[str, Any], dict[str, Any]]] = {
     "byte-level": (byte_level, {**ANY, **CHAT}, {"model_type": "gpt_bigcode"}),
     "byte-level-spaced": (lambda: byte_level(spaced=True), {**ANY, **CHAT}, {"model_type": "llama"}),
-    "gpt2": (byte_level, {**CHAT, "tokenizer_class": "GPT2Tokenizer", "add_prefix_space": True}, {"model_type": "gpt2"}),
+    "gpt2": (byte_level, {**CHAT, "tokenizer_class": "GPT2Tokenizer", "add_prefix_space": True},
+             {"model_type": "gpt2"}),
     "qwen2": (lambda: byte_level(QWEN), CHAT, {"model_type": "qwen2"}),
     "qwen2-other-split": (byte_level, {**CHAT, "tokenizer_class": "Qwen2TokenizerFast"}, {"model_type": "qwen3"}),
     "llama3": (lambda: byte_level(LLAMA3, ignore_merges=True), {**ANY, **CHAT}, {"model_type": "llama"}),
@@ -177,7 +174,8 @@ SHAPES: dict[str, tuple[Callable[[], Tokenizer], dict[str, Any], dict[str, Any]]
     "metaspace-never": (lambda: sentencepiece("never"), {**ANY, **PIECES}, {"model_type": "mistral"}),
     "prepend": (lambda: with_bos(sentencepiece(), "<s>", "</s>"), {**ANY, **PIECES}, {"model_type": "mistral"}),
     "no-byte-fallback": (lambda: sentencepiece(fallback=False), {**ANY, **PIECES}, {"model_type": "mistral"}),
-    "llama2": (sentencepiece, {**PIECES, "tokenizer_class": "LlamaTokenizer", "legacy": False}, {"model_type": "llama"}),
+    "llama2": (sentencepiece, {**PIECES, "tokenizer_class": "LlamaTokenizer", "legacy": False},
+               {"model_type": "llama"}),
     "llama2-legacy": (sentencepiece, {"tokenizer_class": "LlamaTokenizerFast", "legacy": True, "chat_template": LLAMA2},
                       {"model_type": "llama"}),
     "code-llama": (sentencepiece, {**PIECES, "tokenizer_class": "CodeLlamaTokenizer"}, {"model_type": "llama"}),

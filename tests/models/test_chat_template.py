@@ -42,31 +42,55 @@ THINKING = """{%- set ns = namespace(last=-1) -%}
     {{- '<|im_start|>assistant\\n' }}
     {%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\\n\\n</think>\\n\\n' }}{% endif %}
 {%- endif %}"""
-EACH = "{% for m in messages %}%s{% endfor %}"
+
+
+def each(*parts: str) -> str:
+    """A template that writes these parts for every message `m`."""
+    return "{% for m in messages %}" + "".join(parts) + "{% endfor %}"
+
+
 TEMPLATES = [
     *[
-        EACH.replace("%s", f"[{left}generation{right} {{{{ m.content }}}} {left}endgeneration{right}]\n")
+        each(f"[{left}generation{right} {{{{ m.content }}}} {left}endgeneration{right}]\n")
         for left in ("{% ", "{%- ", "{%", "{%-", "{%+ ")
         for right in (" %}", " -%}", "%}", "-%}", " +%}")
     ],
-    EACH.replace("%s", "{% if loop.index0 == 1 %}{% continue %}{% elif loop.last %}{%- break -%}{% endif %}{{ m.content }}"),
+    each("{% if loop.index0 == 1 %}{% continue %}{% elif loop.last %}{%- break -%}{% endif %}{{ m.content }}"),
     "  {% if true %}\n  kept {# gone #}\n\t{% endif %}\nx\n\n",
     "{{ strftime_now('%Y') }}{{ bos_token }}{{ eos_token }}{{ unknown }}{{ add_generation_prompt }}",
-    "{{ tools is none }}{{ tools is defined }}{{ documents is none }}{{ documents }}{% if tools %}{{ tools[0].function.name }}{% endif %}",
-    "{{ messages | tojson }}{{ tools | tojson(indent=2) }}{{ messages | tojson(ensure_ascii=true, separators=(',', ':'), sort_keys=true) }}",
-    EACH.replace("%s", "{{ m.content | trim }}|{{ m['content'].strip() | upper }}|{{ (m.content ~ m.role)[1:4] }}"),
-    EACH.replace("%s", "{{ '%s=%s' % (m.role, m.content) }}{{ '<{}>'.format(m.content) }}{{ '%5s' | format(m.content) }}"),
-    EACH.replace("%s", "{{ m.content | replace('e', '<s>') }}{{ 'e-e' | replace('e', m.content) }}{{ 'ab'.replace('b', m.content) }}"),
-    EACH.replace("%s", "{{ ['<s>', m.content] | join('</s>') }}{{ '+'.join([m.content, m.role]) }}{{ m.content.split() | join(' ') }}"),
+    "{{ tools is none }}{{ tools is defined }}{{ documents is none }}"
+    "{{ documents }}{% if tools %}{{ tools[0].function.name }}{% endif %}",
+    "{{ messages | tojson }}{{ tools | tojson(indent=2) }}"
+    "{{ messages | tojson(ensure_ascii=true, separators=(',', ':'), sort_keys=true) }}",
+    each("{{ m.content | trim }}|{{ m['content'].strip() | upper }}|{{ (m.content ~ m.role)[1:4] }}"),
+    each("{{ '%s=%s' % (m.role, m.content) }}{{ '<{}>'.format(m.content) }}{{ '%5s' | format(m.content) }}"),
+    each(
+        "{{ m.content | replace('e', '<s>') }}{{ 'e-e' | replace('e', m.content) }}",
+        "{{ 'ab'.replace('b', m.content) }}",
+    ),
+    each(
+        "{{ ['<s>', m.content] | join('</s>') }}{{ '+'.join([m.content, m.role]) }}",
+        "{{ m.content.split() | join(' ') }}",
+    ),
     "{{ messages | map(attribute='content') | join('</s>') }}{{ messages | join(';', attribute='content') }}",
     "{% macro say(m, end) %}{{ m.content }}{{ end }}{{ caller() if caller else '' }}{% endmacro %}"
-    + EACH.replace("%s", "{{ say(m, '</s>') }}{% call say(m, '!') %}({{ m.content }}){% endcall %}"),
-    EACH.replace("%s", "{% set both %}{{ m.content }}</s>{% endset %}{{ both }}{{ both | length }}{% filter trim %} {{ m.content }} {% endfilter %}"),
-    EACH.replace("%s", "{% set a, b, c = m.content.partition(' ') %}{{ c ~ a }}{{ m.content.splitlines() | last }}{{ m.content * 2 }}{{ m.content[::-1] }}"),
-    EACH.replace("%s", "{{ m.content | indent(2) }}{{ m.content | title }}{{ m.content.center(40) }}{{ m.content | list | first }}{{ m.content | e }}"),
-    "{% set ns = namespace(all='') %}" + EACH.replace("%s", "{% set ns.all = ns.all + m.content %}") + "{{ ns.all }}",
+    + each("{{ say(m, '</s>') }}{% call say(m, '!') %}({{ m.content }}){% endcall %}"),
+    each(
+        "{% set both %}{{ m.content }}</s>{% endset %}{{ both }}",
+        "{{ both | length }}{% filter trim %} {{ m.content }} {% endfilter %}",
+    ),
+    each(
+        "{% set a, b, c = m.content.partition(' ') %}{{ c ~ a }}{{ m.content.splitlines() | last }}",
+        "{{ m.content * 2 }}{{ m.content[::-1] }}",
+    ),
+    each(
+        "{{ m.content | indent(2) }}{{ m.content | title }}{{ m.content.center(40) }}",
+        "{{ m.content | list | first }}{{ m.content | e }}",
+    ),
+    "{% set ns = namespace(all='') %}" + each("{% set ns.all = ns.all + m.content %}") + "{{ ns.all }}",
     "{{ ('<' | safe) + messages[1].content }}{{ messages[0] }}{{ messages[1] | string }}{{ messages[1] ~ 1 }}",
-    "{{ messages[1].items() }}{{ messages[1].values() }}{{ messages[0] }}{{ messages[1].items() | list }}{{ dict(a=messages[1].content) | tojson }}",
+    "{{ messages[1].items() }}{{ messages[1].values() }}{{ messages[0] }}"
+    "{{ messages[1].items() | list }}{{ dict(a=messages[1].content) | tojson }}",
     THINKING,
 ]  # fmt: skip
 
@@ -95,7 +119,9 @@ def test_templates_render_as_in_transformers(official, source, tools):
 def test_what_is_content_is_told_through_a_template_that_takes_thoughts_apart():
     marked = ChatTemplate(THINKING, where="x", special=SPECIAL).render(CHAT, (), marked=True)
     assert isinstance(marked, Quoted)
-    own = "".join(letter if mark == "0" else "·" for letter, mark in zip(str(marked.plain), marks_of(marked), strict=True))
+    own = "".join(
+        letter if mark == "0" else "·" for letter, mark in zip(str(marked.plain), marks_of(marked), strict=True)
+    )
     turn = "<|im_start|>{}\n"
     assert own == (
         turn.format("system") + "·" * 10 + "<|im_end|>\n"

@@ -62,9 +62,7 @@ class Conversation:
 
     def answered_in(self, messages: Sequence[ChatMessage]) -> bool:
         """These messages are this conversation's, its newest reply included, and perhaps more."""
-        return (
-            self.asked_in(messages) and messages[len(self.messages)].content.strip() == self.texts[-1].strip()
-        )
+        return self.asked_in(messages) and messages[len(self.messages)].content.strip() == self.texts[-1].strip()
 
     def continued(self, rendered: str, tokenizer: ChatTokenizer) -> Tokens | Fork:
         """The prompt for the next reply: the tokens of record, and those behind the newest reply in `rendered`.

@@ -8,6 +8,7 @@ from pathlib import Path
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.weights.follower import WeightFollower, follow_heads
 from astraflow.errors import WeightsError
+from astraflow.models.folder import write_files
 from astraflow.models.tokenizer import ChatTokenizer, load_tokenizer
 
 
@@ -30,6 +31,5 @@ async def _fetch(ctx: ActorContext, policy: str) -> ChatTokenizer:
 
 def _load(files: dict[str, bytes], shown: tuple[str, ...]) -> ChatTokenizer:
     with tempfile.TemporaryDirectory(prefix="astraflow-tokenizer-") as folder:
-        for name, data in files.items():
-            Path(folder, name).write_bytes(data)
+        write_files(Path(folder), files)
         return load_tokenizer(Path(folder), shown=shown)
