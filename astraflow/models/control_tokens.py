@@ -47,8 +47,7 @@ class ControlTokens:
         self._normalizer = tokenizer.normalizer if any(token.normalized for _, token in self._added.values()) else None
         self._aliases = {text: chr(_FIRST + at) for at, text in enumerate(self._added)}
         self._shadow = self._shadow_of(tokenizer, added)
-        _, *behind = self._shadow.encode(f"{_BREAK}x", add_special_tokens=False).tokens
-        self.breaks_add_nothing = not "".join(behind).startswith(("▁", "Ġ"))
+        self.breaks_add_nothing = not "".join(_tried(self._shadow, f"{_BREAK}x")[1][1:]).startswith(("▁", "Ġ"))
         """No space is put before what stands behind a break."""
 
     def may_be_in(self, text: str) -> bool:
@@ -135,10 +134,19 @@ class ControlTokens:
             tokens.append(AddedToken(name, **flags))
         shadow.add_tokens([*tokens, AddedToken(_BREAK, normalized=False)])
         self._own = {shadow.token_to_id(name): at for name, at in own.items()}
-        unknown = shadow.encode(chr(_LAST - 1), add_special_tokens=False).ids  # any text may be unknown to the model
+        unknown, _ = _tried(shadow, chr(_LAST - 1))  # the model's own answer to text that it doesn't know
         self._ids = {at for at, _ in self._added.values()} - self._own.keys() - set(unknown)
         self._break = shadow.token_to_id(_BREAK)
         return shadow
+
+
+def _tried(tokenizer: "Tokenizer", text: str) -> tuple[list[int], list[str]]:
+    """Ids and tokens of a text; none if the model has none for it, nor one for what it doesn't know."""
+    try:
+        found = tokenizer.encode(text, add_special_tokens=False)
+    except Exception:  # noqa: BLE001 - the library raises no narrower class
+        return [], []
+    return list(found.ids), list(found.tokens)
 
 
 def _is_written(text: str, literals: str) -> bool:

@@ -2,7 +2,7 @@
 
 Most classes do. The ones below take only its vocabulary and merges and make the rest themselves: a Llama folder whose
 file says Prepend is read as Metaspace. Values are transformers' own (5.24), a test compares the table with it. Classes
-of encoders and of speech are not here: their folders are read as they are. No code of a folder is ever run.
+of other encoders and of speech are not here: their folders are read as they are. No code of a folder is ever run.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,15 @@ _WORDS_WITH_MARKS = (
 _END = "<|endoftext|>"
 
 # Special tokens that a class has where the folder names none.
-DEFAULTS: Mapping[str, Mapping[str, str]] = {
+# None: the class has it as none, whatever a saved padding says.
+DEFAULTS: Mapping[str, Mapping[str, str | None]] = {
+    "BertTokenizer": {
+        "unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]", "mask_token": "[MASK]",
+    },
+    "RobertaTokenizer": {
+        "unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "cls_token": "<s>",
+        "pad_token": "<pad>", "mask_token": "<mask>",
+    },
     "LlamaTokenizer": {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"},
     "CodeLlamaTokenizer": {
         "unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "prefix_token": "▁<PRE>",
@@ -32,7 +40,7 @@ DEFAULTS: Mapping[str, Mapping[str, str]] = {
     },
     "Qwen2Tokenizer": {"unk_token": _END, "eos_token": _END, "pad_token": _END},
     "Qwen3_5Tokenizer": {"unk_token": _END, "eos_token": _END, "pad_token": _END},
-    "GPT2Tokenizer": {"unk_token": _END, "bos_token": _END, "eos_token": _END},
+    "GPT2Tokenizer": {"unk_token": _END, "bos_token": _END, "eos_token": _END, "pad_token": None},
     "GPTNeoXTokenizer": {"unk_token": _END, "bos_token": _END, "eos_token": _END, "pad_token": "<|padding|>"},
     "CohereTokenizer": {
         "unk_token": "<UNK>", "bos_token": "<BOS_TOKEN>", "eos_token": "<|END_OF_TURN_TOKEN|>", "pad_token": "<PAD>",
@@ -41,6 +49,11 @@ DEFAULTS: Mapping[str, Mapping[str, str]] = {
 }  # fmt: skip
 
 _TYPES = {
+    "BertTokenizer": "align bark bert blip bros chinese_clip convbert distilbert electra ernie flava git "
+    "grounding-dino layoutlm megatron-bert mm-grounding-dino nezha nomic_bert qdqbert realm retribert squeezebert tvp "
+    "vilt visual_bert",
+    "RobertaTokenizer": "bart bridgetower clap data2vec-text ibert lilt longformer mega mra roberta "
+    "roberta-prelayernorm",
     "CodeLlamaTokenizer": "code_llama",
     "CohereTokenizer": "aya_vision cohere cohere2",
     "GPT2Tokenizer": "blip-2 codegen dbrx emu3 gpt2 gpt_neo gptj hyperclovax_vision_v2 instructblip instructblipvideo "
@@ -100,6 +113,17 @@ def rebuilt(name: str, model: Mapping[str, Any], settings: Mapping[str, Any]) ->
     """
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
+    if name == "BertTokenizer":
+        made = Tokenizer(models.WordPiece(vocab=_vocabulary(model), unk_token=str(settings.get("unk_token"))))
+        made.normalizer = normalizers.BertNormalizer(
+            clean_text=True,
+            handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
+            strip_accents=settings.get("strip_accents"),
+            lowercase=settings.get("do_lower_case", True),
+        )
+        made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        made.decoder = decoders.WordPiece(prefix="##")
+        return made
     metaspace = name in ("LlamaTokenizer", "CodeLlamaTokenizer")
     spaced = settings.get("add_prefix_space")
     spaced = metaspace if spaced is None else bool(spaced)
@@ -123,7 +147,7 @@ def rebuilt(name: str, model: Mapping[str, Any], settings: Mapping[str, Any]) ->
         made.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
     else:
         made.decoder = decoders.ByteLevel()
-        if name != "GPT2Tokenizer":
+        if name not in ("GPT2Tokenizer", "RobertaTokenizer"):
             made.normalizer = normalizers.NFC()
         bytewise = pre_tokenizers.ByteLevel(add_prefix_space=spaced)
         if name.startswith("Qwen"):

@@ -71,7 +71,7 @@ class _Values:
 
 
 def _values(
-    folder: Path, settings: Mapping[str, Any], saved: Mapping[str, Any], defaults: Mapping[str, str]
+    folder: Path, settings: Mapping[str, Any], saved: Mapping[str, Any], defaults: Mapping[str, str | None]
 ) -> _Values:
     """Special and added tokens, of whichever files hold them. Files of old count where the settings list no tokens."""
     from tokenizers import AddedToken
