@@ -61,10 +61,11 @@ class ChatTemplate:
         """The conversation as text, ready for a reply.
 
         Args:
-            marked: give a Quoted that tells what is content: of messages and of tools, but not their roles.
+            marked: give a Quoted that tells what is content: of messages and of tools, but not their roles. Contents
+                that are Quoted keep their own marks.
         Raises: EnvError if the template refuses the messages, or hides from us what is content.
         """
-        text = self._render(messages, tools)
+        text = self._render(plain(messages), tools)
         if not marked:
             return text
         contents = [{**message, "content": quoted(message["content"])} for message in messages]

@@ -37,6 +37,7 @@ class ControlTokens:
             if (special_too and token.special)
             or (token.content in listed if isinstance(listed, list) else _is_written(token.content, literals))
         }
+        self.ids = frozenset(at for at, _ in self._added.values())
         if len(self._added) >= _LAST - _FIRST:
             raise ConfigError(f"a tokenizer with {len(self._added)} control tokens is more than can be told apart")
         longest_first = sorted(self._added, key=len, reverse=True)
@@ -135,7 +136,7 @@ class ControlTokens:
         shadow.add_tokens([*tokens, AddedToken(_BREAK, normalized=False)])
         self._own = {shadow.token_to_id(name): at for name, at in own.items()}
         unknown, _ = _tried(shadow, chr(_LAST - 1))  # the model's own answer to text that it doesn't know
-        self._ids = {at for at, _ in self._added.values()} - self._own.keys() - set(unknown)
+        self._ids = self.ids - self._own.keys() - set(unknown)
         self._break = shadow.token_to_id(_BREAK)
         return shadow
 

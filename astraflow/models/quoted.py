@@ -31,6 +31,12 @@ class Quoted(str):
         """The characters alone."""
         return str.__str__(self)
 
+    def as_in(self, text: str) -> "Quoted":
+        """`text`, which differs at most in white space around it, with these marks."""
+        bare, lead = self.strip(), len(text) - len(text.lstrip())
+        marks = CONTENT * lead + bare.marks
+        return Quoted(text, marks + CONTENT * (len(text) - len(marks)))
+
     def __str__(self) -> "Quoted":
         return self
 

@@ -15,8 +15,10 @@ from astraflow.config import SHOWN_TOKENS
 from astraflow.errors import ConfigError
 from astraflow.models.chat_template import ChatTemplate
 from astraflow.models.control_tokens import ControlTokens, Span
-from astraflow.models.quoted import Quoted, joined_by, written
+from astraflow.models.quoted import CONTENT, WRITTEN, Quoted, joined_by, quoted, written
 from astraflow.models.tokenizer_files import end_tokens, read_json, read_templates, read_tokenizer
+
+_MAX_TOLD = 32  # control tokens of one reply that are told from letters; a reply has a handful
 
 
 class ChatMessageLike(Protocol):
@@ -70,6 +72,13 @@ class ChatTokenizer(Protocol):
         """The text without special tokens, but for those that are shown. Never raises; unknown ids are left out."""
         ...
 
+    def told(self, tokens: Sequence[int], text: str) -> str:
+        """Their decoded `text` as one that tells which control tokens in it are tokens, and which are only spelled.
+
+        In a message of the policy that sampled them, the former are control tokens again.
+        """
+        ...
+
 
 def load_tokenizer(folder: Path, *, shown: Collection[str] = SHOWN_TOKENS) -> ChatTokenizer:
     """The tokenizer of a model folder: tokenizer.json + chat template, or bytes for `model_type` "toy".
@@ -115,6 +124,9 @@ class ToyTokenizer:
     def decode(self, tokens: Sequence[int]) -> str:
         return "".join([self._letters.get(token, "") for token in tokens])
 
+    def told(self, tokens: Sequence[int], text: str) -> str:
+        return text
+
 
 class FolderTokenizer:
     """A Hugging Face folder's `tokenizer.json` and chat template."""
@@ -145,11 +157,11 @@ class FolderTokenizer:
         self.eos_token_ids = tuple(sorted(end_tokens(folder, config) | ({own} if own is not None else set())))
 
     def template(self, messages: Sequence[ChatMessageLike], tools: Sequence[Mapping[str, Any]] = ()) -> str:
-        dicts = [{"role": utf8(message.role), "content": utf8(message.content)} for message in messages]
+        dicts = [{"role": utf8(message.role), "content": _clean(message.content)} for message in messages]
         contents = [message["content"] for message in dicts]
         marked = any(map(self._control.may_be_in, [*contents, *_strings(tools)]))
         if not self._templates:
-            return joined_by(written("\n"), list(map(Quoted, contents))) if marked else "\n".join(contents)
+            return joined_by(written("\n"), quoted(contents)) if marked else "\n".join(contents)
         template = self._templates["tool_use" if tools and "tool_use" in self._templates else "default"]
         return template.render(dicts, tools, marked=marked)
 
@@ -182,6 +194,16 @@ class FolderTokenizer:
         text = self._tokenizer.decode(known, skip_special_tokens=False)
         return utf8(_cleaned_up(text) if self._cleans else text)
 
+    def told(self, tokens: Sequence[int], text: str) -> str:
+        places = [at for at, token in enumerate(tokens) if token in self._control.ids and token not in self._hidden]
+        marks = [CONTENT] * len(text)
+        for at in places[:_MAX_TOLD]:
+            content, behind = self._added[tokens[at]], len(self.decode(tokens[:at]))
+            start = text.find(content, behind)
+            if start >= 0 and not text[behind:start].strip():  # decoders may put a space before it
+                marks[start : start + len(content)] = [WRITTEN] * len(content)
+        return Quoted(text, "".join(marks)) if WRITTEN in marks else text
+
     def _encode(self, text: str) -> tuple[list[int], list[Span]]:
         if isinstance(text, Quoted):
             return self._control.encode(text)
@@ -195,6 +217,11 @@ class FolderTokenizer:
         start, end = span
         there = text[start:end]
         return (end - len(there.lstrip()), start + len(there.rstrip())) if there.strip() else span
+
+
+def _clean(text: str) -> str:
+    """What `told` gave is clean already."""
+    return text if isinstance(text, Quoted) else utf8(text)
 
 
 def _strings(value: Any) -> Iterator[str]:

@@ -83,7 +83,7 @@ def tokens_behind(tokenizer: ChatTokenizer, anew: str, rest: str) -> list[int] |
     return [token for token, (start, _) in zip(whole.ids, whole.offsets, strict=True) if start >= at]
 
 
-@pytest.fixture(scope="module", params=[name for name in shapes.SHAPES if "cleaning" not in name])
+@pytest.fixture(scope="module", params=[name for name in shapes.SHAPES if name not in ("cleaning-up", "bert")])
 def folders(request, tmp_path_factory):
     build, given_settings, config = shapes.SHAPES[request.param]
     found = {}
@@ -249,3 +249,24 @@ def test_every_turn_of_a_long_conversation_continues_the_same_record(tmp_path):
     for before, after in pairwise(prompts):
         assert np.array_equal(after[: len(before)], before)
     assert spelled(tokenizer, prompts[-1]).count("assistant:") == 4
+
+
+def test_control_tokens_that_a_policy_sampled_are_tokens_again_in_its_own_history_and_spelled_ones_are_not(tmp_path):
+    """The template drops the thoughts, so the reply is encoded anew: with the very token that was sampled."""
+    tags = ("<think>", "</think>", "<tool_call>", "</tool_call>")
+    template = THINKING + "{% if false %}<tool_call></tool_call>{% endif %}"
+    dropping = template.replace("<think>\\n' + thoughts.strip('\\n') + '\\n</think>\\n\\n' + said", "' + said")
+    tokenizer = loaded(tmp_path, dropping, added=tags)
+    call, close, thought = (
+        tokenizer._tokenizer.token_to_id(tag) for tag in ("<tool_call>", "</tool_call>", "</think>")
+    )
+    sampled = [
+        *sampled_as(tokenizer, "<think>hm</think>", False), call, *sampled_as(tokenizer, " f", False), close,
+        *sampled_as(tokenizer, " not a <tool_call>", True), *tokenizer.eos_token_ids,
+    ]  # fmt: skip
+    played = play(tokenizer, sampled, *QUESTIONS)
+    assert played.recording.fork_reasons == {Fork.REPLY: 1}
+    assert [played.prompt.count(token) for token in (call, close, thought)] == [1, 1, 0]
+    assert "</tool_call> not a <tool_call><|im_end|>" in spelled(tokenizer, played.prompt)
+    quoted = tokenizer.encode(tokenizer.template([ChatMessage("user", played.reply.text)]))
+    assert [quoted.count(token) for token in (call, close, thought)] == [0, 0, 0]

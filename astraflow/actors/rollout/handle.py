@@ -7,7 +7,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -18,6 +18,7 @@ from astraflow.actors.rollout.call import Call, Completion, Generates
 from astraflow.actors.rollout.recording import Conversation, Fork, Recording, Tokens
 from astraflow.envs.base import ChatMessage, Reply
 from astraflow.messages import Sampling, Task
+from astraflow.models.quoted import Quoted
 from astraflow.models.tokenizer import ChatTokenizer
 
 _log = logging.getLogger(__name__)
@@ -95,7 +96,7 @@ class RecordedPolicy:
         return reply
 
     def _prompt_of(self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]]) -> "_Prompt":
-        rendered = self._tokenizer.template(messages, tools)
+        rendered = self._tokenizer.template(self._told(messages), tools)
         conversation = next((each for each in reversed(self._mine) if each.answered_in(messages)), None)
         if conversation is not None:
             prompt = conversation.continued(rendered, self._tokenizer)
@@ -106,6 +107,20 @@ class RecordedPolicy:
             self._forked(Fork.AGENT)
         return _Prompt(rendered, np.array(self._tokenizer.encode(rendered), np.int32), None)
 
+    def _told(self, messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
+        """The messages, where this policy's own replies know which of their control tokens were sampled as such."""
+        told: dict[str, Quoted] = {
+            text.strip(): text for each in self._mine for text in each.texts if isinstance(text, Quoted)
+        }
+        if not told:
+            return messages
+        return [
+            replace(message, content=told[message.content.strip()].as_in(message.content))
+            if message.role == "assistant" and message.content.strip() in told
+            else message
+            for message in messages
+        ]
+
     def _forked(self, why: Fork) -> None:
         self._play.recording.fork_reasons[why] += 1
         _log.debug("history rewritten", extra={"task": self._play.task.id, "policy": self.policy, "reason": why})
@@ -115,10 +130,10 @@ class RecordedPolicy:
     ) -> tuple[Conversation, Reply]:
         before = continues or next((each for each in reversed(self._mine) if each.extended_by(prompt)), None)
         completion = await self._complete(prompt, sampling or self._sampling, before.replica if before else "")
-        decode, ids = self._tokenizer.decode, completion.tokens.tolist()
-        text = await asyncio.to_thread(decode, ids) if len(ids) > LONG_TOKENS else decode(ids)
+        ids, read = completion.tokens.tolist(), self._read
+        text, told = await asyncio.to_thread(read, ids) if len(ids) > LONG_TOKENS else read(ids)
         conversation = self._conversation_for(prompt, continues)
-        conversation.add(prompt, completion, text)
+        conversation.add(prompt, completion, told)
         self.cut_off = completion.finish_reason == "length"
         reply = Reply(
             text=text,
@@ -128,6 +143,11 @@ class RecordedPolicy:
             finish_reason=completion.finish_reason,
         )
         return conversation, reply
+
+    def _read(self, tokens: list[int]) -> tuple[str, str]:
+        """(a reply's text, the same as the conversation keeps it)."""
+        text = self._tokenizer.decode(tokens)
+        return text, self._tokenizer.told(tokens, text)
 
     async def _complete(self, prompt: Tokens, sampling: Sampling, prefers: str) -> Completion:
         task, budget = self._play.task, self._play.budget
