@@ -47,6 +47,7 @@ class ControlTokens:
         self._longest = max(map(len, self._added), default=0)
         self._normalizer = tokenizer.normalizer if any(token.normalized for _, token in self._added.values()) else None
         self._aliases = {text: chr(_FIRST + at) for at, text in enumerate(self._added)}
+        self._reserved = str.maketrans(dict.fromkeys([*self._aliases.values(), _BREAK], "\ufffd"))
         self._shadow = self._shadow_of(tokenizer, added)
         self.breaks_add_nothing = not "".join(_tried(self._shadow, f"{_BREAK}x")[1][1:]).startswith(("▁", "Ġ"))
         """No space is put before what stands behind a break."""
@@ -84,9 +85,9 @@ class ControlTokens:
         plain = text.plain if isinstance(text, Quoted) else text
         pieces, behind = [], 0
         for start, end in self._written(plain, marks):
-            pieces += [self._harmless(plain[behind:start]), self._aliases[plain[start:end]] * (end - start)]
+            pieces += [plain[behind:start].translate(self._reserved), self._aliases[plain[start:end]] * (end - start)]
             behind = end
-        return "".join([*pieces, self._harmless(plain[behind:])])
+        return "".join([*pieces, plain[behind:].translate(self._reserved)])
 
     def _written(self, text: str, marks: str) -> Iterator[Span]:
         """Where the template wrote control tokens: no letter of them is content."""
@@ -96,9 +97,6 @@ class ControlTokens:
             if own:
                 yield found.span()
             at = found.end() if own else found.start() + 1
-
-    def _harmless(self, text: str) -> str:
-        return re.sub(f"[{chr(_FIRST)}-{_BREAK}]", "\ufffd", text)
 
     def _encode(self, aliased: str, cuts: set[int]) -> tuple[list[int], list[Span]]:
         places = sorted(cuts)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from astraflow.envs.base import ChatMessage
+from astraflow.models.folder import read_files, write_files
 from astraflow.models.quoted import Quoted
 from astraflow.models.tokenizer import load_tokenizer
 from astraflow.models.tokenizer_classes import CLASS_OF_TYPE, DEFAULTS, OVERRULING_TYPES, PLAIN_TYPES
@@ -165,6 +166,19 @@ def test_the_chat_template_is_found_where_autotokenizer_finds_it(tmp_path, setti
     official = AutoTokenizer.from_pretrained(folder)
     expected = official.apply_chat_template([{"role": "user", "content": "x"}], tools=given, tokenize=False)
     assert load_tokenizer(folder).template([ChatMessage("user", "x")], given or ()) == expected
+
+
+def test_named_templates_travel_with_the_model_and_names_lead_nowhere_else(tmp_path):
+    (source := tmp_path / "source").mkdir()
+    (target := tmp_path / "target").mkdir()
+    plain_folder(source, {}, chat_template="F", additional_chat_templates__tool_use="A")
+    files = read_files(source)
+    assert "additional_chat_templates/tool_use.jinja" in files
+    write_files(target, {**files, "../../stray.json": b"{}", "../additional_chat_templates/x.jinja": b"X"})
+    for tools, text in (((), "F"), (({"name": "f"},), "A")):
+        assert load_tokenizer(target).template([ChatMessage("user", "x")], tools) == text
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["source", "target"]
+    assert (target / "additional_chat_templates" / "x.jinja").is_file()
 
 
 def test_a_template_for_processors_counts_where_there_is_no_other(tmp_path):
