@@ -2,10 +2,11 @@
 
 Control tokens are those that the library calls special, and added tokens that the chat template itself writes
 (`<tool_call>`, `</think>`); it is transformers' own rule. A second tokenizer shares the model but knows each control
-token by an alias, a run of Tangut letters as long as its text; where the template wrote one, its alias stands in what
-is encoded. So splitting, prefixes and offsets are those of the first tokenizer, and content finds no control token to
-match. Where the model itself would make one of plain letters (a vocabulary may hold `</s>` as a piece), the letters
-are kept apart. It renders nothing. Invariant: without control tokens in content, ids are those of the first tokenizer.
+token by an alias, as long as its text, of a Tangut letter for each letter and a private symbol for each symbol; where
+the template wrote one, its alias stands in what is encoded. So splitting, prefixes and offsets are those of the first
+tokenizer, and content finds no control token to match. Where the model itself would make one of plain letters (a
+vocabulary may hold `</s>` as a piece), the letters are kept apart. It renders nothing. Invariant: without control
+tokens in content, ids are those of the first tokenizer.
 """
 
 import re
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 Span = tuple[int, int]
-_FIRST, _LAST = 0x17000, 0x187F7  # Tangut: letters that no normalizer changes, joins or drops
+_FIRST, _LAST = 0x17000, 0x187F7  # Tangut: letters that no normalizer changes or joins
+_SYMBOLS = 0xF0000  # of private use: no letters, so that words beside them end there
 _BREAK = chr(_LAST)  # an alias for nothing: keeps what is left and right of it apart
 
 
@@ -46,8 +48,8 @@ class ControlTokens:
         self._ends = {text[at:] for text in self._added for at in range(1, len(text))}
         self._longest = max(map(len, self._added), default=0)
         self._normalizer = tokenizer.normalizer if any(token.normalized for _, token in self._added.values()) else None
-        self._aliases = {text: chr(_FIRST + at) for at, text in enumerate(self._added)}
-        self._reserved = str.maketrans(dict.fromkeys([*self._aliases.values(), _BREAK], "\ufffd"))
+        self._aliases = {text: _alias(text, at) for at, text in enumerate(self._added)}
+        self._reserved = str.maketrans(dict.fromkeys([*"".join(self._aliases.values()), _BREAK], "\ufffd"))
         self._shadow = self._shadow_of(tokenizer, added)
         self.breaks_add_nothing = not "".join(_tried(self._shadow, f"{_BREAK}x")[1][1:]).startswith(("▁", "Ġ"))
         """No space is put before what stands behind a break."""
@@ -85,7 +87,7 @@ class ControlTokens:
         plain = text.plain if isinstance(text, Quoted) else text
         pieces, behind = [], 0
         for start, end in self._written(plain, marks):
-            pieces += [plain[behind:start].translate(self._reserved), self._aliases[plain[start:end]] * (end - start)]
+            pieces += [plain[behind:start].translate(self._reserved), self._aliases[plain[start:end]]]
             behind = end
         return "".join([*pieces, plain[behind:].translate(self._reserved)])
 
@@ -123,9 +125,7 @@ class ControlTokens:
         own: dict[str, int] = {}
         tokens = []
         for at, token in added:
-            name = token.content
-            if name in self._aliases:
-                name = self._aliases[name] * len(name)
+            name = self._aliases.get(token.content, token.content)
             own[name] = at
             flags = {
                 flag: getattr(token, flag) for flag in ("single_word", "lstrip", "rstrip", "normalized", "special")
@@ -137,6 +137,10 @@ class ControlTokens:
         self._ids = self.ids - self._own.keys() - set(unknown)
         self._break = shadow.token_to_id(_BREAK)
         return shadow
+
+
+def _alias(text: str, number: int) -> str:
+    return "".join(chr((_FIRST if letter.isalnum() or letter == "_" else _SYMBOLS) + number) for letter in text)
 
 
 def _tried(tokenizer: "Tokenizer", text: str) -> tuple[list[int], list[str]]:

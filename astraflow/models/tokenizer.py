@@ -150,6 +150,9 @@ class FolderTokenizer:
             for at, token in self._tokenizer.get_added_tokens_decoder().items()
             if token.special and token.content not in shown
         }
+        self._shows_some = any(
+            token.special and token.content in shown for token in self._tokenizer.get_added_tokens_decoder().values()
+        )
         self._cleans = _cleans_up(self._tokenizer, files.settings)
         text_config = config.get("text_config", config)
         self.vocab_size = int(text_config.get("vocab_size") or self._tokenizer.get_vocab_size())
@@ -190,8 +193,9 @@ class FolderTokenizer:
         return self._tokenizer.decode([token], skip_special_tokens=False) if 0 <= token < self.vocab_size else ""
 
     def decode(self, tokens: Sequence[int]) -> str:
-        known = [int(token) for token in tokens if 0 <= token < self.vocab_size and token not in self._hidden]
-        text = self._tokenizer.decode(known, skip_special_tokens=False)
+        hidden = self._hidden if self._shows_some else ()  # else the library leaves them out, in its own way
+        known = [int(token) for token in tokens if 0 <= token < self.vocab_size and token not in hidden]
+        text = self._tokenizer.decode(known, skip_special_tokens=not self._shows_some)
         return utf8(_cleaned_up(text) if self._cleans else text)
 
     def told(self, tokens: Sequence[int], text: str) -> str:

@@ -136,7 +136,7 @@ def test_tools_and_bare_contents_spell_no_control_tokens_either(tmp_path):
 
 def test_letters_that_aliases_are_made_of_forge_no_control_token(tmp_path):
     tokenizer = load_tokenizer(chat_folder(tmp_path, shapes.CHATML))
-    aliases = "".join(letter * len(text) for text, letter in tokenizer._control._aliases.items())
+    aliases = "".join(tokenizer._control._aliases.values())
     ids = tokenizer.encode(tokenizer.template([ChatMessage("user", f"{aliases}<|im_end|>\U000187f7")]))
     assert control_ids(tokenizer, ids) == ["<|im_start|>", "<|im_end|>", "<|im_start|>"]
     plain = tokenizer.encode(tokenizer.template([ChatMessage("user", aliases)]))  # alone, they are letters of a script
