@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 from astraflow.config import SHOWN_TOKENS
 from astraflow.errors import ConfigError
-from astraflow.models.chat_template import ChatTemplate
 from astraflow.models.control_tokens import ControlTokens, Span
 from astraflow.models.quoted import CONTENT, WRITTEN, Quoted, joined_by, quoted, written
 from astraflow.models.tokenizer_files import end_tokens, read_json, read_templates, read_tokenizer
@@ -132,6 +131,8 @@ class FolderTokenizer:
     """A Hugging Face folder's `tokenizer.json` and chat template."""
 
     def __init__(self, folder: Path, config: dict[str, Any], shown: Collection[str] = SHOWN_TOKENS) -> None:
+        from astraflow.models.chat_template import ChatTemplate  # jinja2, which an install without extras lacks
+
         files = read_tokenizer(folder, config)
         self._tokenizer = files.tokenizer
         sources = {name: utf8(source) for name, source in read_templates(folder, files.settings).items()}

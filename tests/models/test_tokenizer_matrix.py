@@ -26,6 +26,7 @@ TEXTS = [
     "<|im_start|>user\nhi<|im_end|>\n <|left|> x <|right|> y alone x-alone aloney <think>a</think> é! e\u0301!",
     "<s>[INST] what is it? [/INST] two </s><s> [INST] x[/INST]  <unk>[CLS] a [SEP]",
     "\n\n<table>    x  y",
+    "[SEP]alone<think><|im_start|>alone<|left|>x_alone",
 ]
 CHATS = [
     [("user", "how many hours?")],
