@@ -167,6 +167,7 @@ def other_value(key: Key, current: Any) -> str:
         ("envs", ANY_NAME, "kind"): "tiny",
         ("envs", ANY_NAME, "args"): "{ task = 'add' }",
         ("envs", ANY_NAME, "roles"): "{ critic = 'solver' }",
+        ("policies", ANY_NAME, "shown_tokens"): "['<verdict>']",
         ("policies", ANY_NAME, "trainer", "filters"): "['truncated']",
         ("policies", ANY_NAME, "trainer", "loss", "args"): "{ scale = 2 }",
         ("sources", ANY_NAME, "env"): "other-env",

@@ -1,11 +1,13 @@
 """[policies.<name>.weights]: every combination that can't work is one sentence that says what to do."""
 
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
 
 from astraflow.errors import ConfigError
+from astraflow.extras import install_hint
 from astraflow.runfile import load
 from tests.cli.toyrun import write_toy
 
@@ -66,5 +68,5 @@ weights = { full_transport = "http" }
 def test_other_machines_are_served_only_with_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "cryptography" else object())
     check(tmp_path, "full_transport = 'http'")
-    with pytest.raises(ConfigError, match=r"weights need TLS there.*astraflow\[secure\]"):
+    with pytest.raises(ConfigError, match=f"weights need TLS there.*{re.escape(install_hint('secure'))}"):
         check(tmp_path, "full_transport = 'http', listen = '10.0.0.5:0'")

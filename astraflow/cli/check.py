@@ -23,14 +23,14 @@ def add(verbs: Verbs) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the pipeline as comments and the resolved file, or every mistake; the return value is the exit code."""
-    from astraflow.runfile import downloads, load, pipeline, question_sets, resolved
+    """Print pipeline and warnings as comments and the resolved file, or every mistake; returns the exit code."""
+    from astraflow.runfile import downloads, load, pipeline, question_sets, resolved, unseen_answers
 
     try:
         config = load(args.run_file, args.overrides)
     except ConfigError as exc:
         sys.stderr.write(f"astraflow: {exc}\n")
         return MISTAKES
-    lines = (*pipeline(config), *question_sets(config), *downloads(config))
+    lines = (*pipeline(config), *question_sets(config), *downloads(config), *unseen_answers(config))
     sys.stdout.write("".join(f"# {line}\n" for line in lines) + "\n" + resolved(config))
     return 0

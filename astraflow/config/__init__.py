@@ -23,13 +23,14 @@ from astraflow.config.engine import EngineSection, SglangSection
 from astraflow.config.kinds import Fraction, Name
 from astraflow.config.loss import LossSection
 from astraflow.config.node import NodeSection
-from astraflow.config.policy import PolicySection, SamplingSection, WeightsSection
+from astraflow.config.policy import SHOWN_TOKENS, PolicySection, SamplingSection, WeightsSection
 from astraflow.config.run import RecordSection, RunSection
 from astraflow.config.trainer import CriticSection, ReplaySection, TrainerSection
 from astraflow.config.tree import RunConfig, from_json, to_json
 
 __all__ = [
     "EXTERNAL",
+    "SHOWN_TOKENS",
     "BusSection",
     "CriticSection",
     "DataflowSection",

@@ -8,6 +8,8 @@ from astraflow.config.engine import EngineSection
 from astraflow.config.kinds import doc
 from astraflow.config.trainer import TrainerSection
 
+SHOWN_TOKENS = ("<think>", "</think>", "<answer>", "</answer>", "<tool_call>", "</tool_call>")
+
 
 class SamplingSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """[policies.<name>.sampling]: how tokens are sampled."""
@@ -45,5 +47,9 @@ class PolicySection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ]
     engine: EngineSection = EngineSection()
     sampling: SamplingSection = SamplingSection()
+    shown_tokens: Annotated[
+        tuple[str, ...],
+        doc("special tokens that stay in a reply's text, so that graders see them; other special ones are left out"),
+    ] = SHOWN_TOKENS
     trainer: Annotated[TrainerSection | None, doc("absent: the policy is frozen")] = None
     weights: WeightsSection = WeightsSection()

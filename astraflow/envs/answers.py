@@ -30,6 +30,10 @@ class AnswerMode(StrEnum):
     FULL = "full"  # all of it
 
 
+TOKENS_OF_MODE = {AnswerMode.TAG: ("<answer>", "</answer>")}
+"""Where a tokenizer has these as tokens, a reply's text must show them, or no answer is found in it."""
+
+
 def extract_answer(text: str, mode: AnswerMode) -> str | None:
     """The answer in a reply, stripped; None if there is none. Only the last MAX_TEXT_CHARS characters are read."""
     text = text[-MAX_TEXT_CHARS:].strip()

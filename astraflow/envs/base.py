@@ -27,7 +27,7 @@ class ChatMessage:
 class Reply:
     """What a policy answered. Tokens are the record, `text` is a view."""
 
-    text: str  # decoded without special tokens
+    text: str  # decoded; of special tokens only those that the policy's `shown_tokens` name
     tokens: NDArray[np.int32]  # [C]
     logprobs: NDArray[np.float32]  # [C]
     versions: tuple[VersionSpan, ...]

@@ -18,6 +18,11 @@ toy           the toy model
     layout         where the tensors of a checkpoint lie in a model's memory
     loading        a model folder as transformers loads it, or not at all
     probe          the probe of a version
+    chat_template      a model's chat template, in the dialect of Jinja that transformers defines
+    control_tokens     encoding that keeps apart control tokens of the template and the same letters in content
+    quoted             text that remembers which of its characters are content and which were written by a chat template
+    tokenizer_classes  which tokenizer class transformers takes for a model folder
+    tokenizer_files    what a model folder's files say of its tokenizer, read as transformers reads them
 """
 
 from astraflow.models.resolve import known_models, resolve_model

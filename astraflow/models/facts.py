@@ -133,8 +133,8 @@ def _tokenizers_end(files: Mapping[str, bytes]) -> int | None:
     """The id of the tokenizer's end token; None if it has none."""
     settings = read_json(files, "tokenizer_config.json", missing_ok=True)
     token = settings.get("eos_token")
-    if token is None:
-        token = read_json(files, "special_tokens_map.json", missing_ok=True).get("eos_token")
+    if "added_tokens_decoder" not in settings:  # as transformers: the file of old counts where settings list no tokens
+        token = read_json(files, "special_tokens_map.json", missing_ok=True).get("eos_token", token)
     if isinstance(token, dict):
         token = token.get("content")
     if not isinstance(token, str):

@@ -23,6 +23,7 @@ MAX_FILE_BYTES = 64 << 20  # of a small file; vocabularies have some megabytes
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_HEADER_BYTES = 100 << 20  # safetensors' own bound
 LFS_POINTER = b"version https://git-lfs"
+TEMPLATES_FOLDER = "additional_chat_templates"  # transformers' name; the only folder in a model folder that counts
 _ADAPTER = "adapter_config.json"
 _SKIPPED = {".safetensors", ".bin", ".gguf", ".pt"}
 
@@ -53,8 +54,8 @@ def read_files(folder: Path) -> dict[str, bytes]:
         raise ConfigError(f"model folder {folder} has no config.json")
     try:
         return {
-            path.name: path.read_bytes()
-            for path in sorted(folder.iterdir())
+            path.relative_to(folder).as_posix(): path.read_bytes()
+            for path in [*sorted(folder.iterdir()), *sorted((folder / TEMPLATES_FOLDER).glob("*.jinja"))]
             if path.is_file()
             and not path.name.startswith(".")
             and path.suffix not in _SKIPPED
@@ -135,6 +136,15 @@ def _check_whole(path: Path) -> None:
         raise ConfigError(f"{path} has {size} bytes, its header speaks of {whole}: it is cut off or damaged")
 
 
+def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write what `read_files` read into a folder that exists, and nothing outside of it, whatever the names."""
+    for name, data in files.items():
+        path = Path(name)
+        within = folder / TEMPLATES_FOLDER if path.parent.name == TEMPLATES_FOLDER else folder
+        within.mkdir(exist_ok=True)
+        (within / path.name).write_bytes(data)
+
+
 def read_model(folder: Path) -> tuple[dict[str, bytes], dict[str, HostTensor]]:
     """(files, tensors) of a model folder as they are on disk. Raises ConfigError for one that can't be used."""
     from safetensors import SafetensorError, deserialize
@@ -155,8 +165,7 @@ def write_model(folder: Path, files: Mapping[str, bytes], tensors: Mapping[str, 
     """Write a folder that `transformers` loads. The folder must exist."""
     from safetensors import TensorSpec, serialize_file
 
-    for name, data in files.items():
-        (folder / Path(name).name).write_bytes(data)
+    write_files(folder, files)
     buffers = {name: np.frombuffer(tensor.data, np.uint8) for name, tensor in tensors.items()}  # alive while written
     specs = {
         name: TensorSpec(

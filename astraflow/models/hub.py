@@ -25,6 +25,7 @@ _PART = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?"
 ID = re.compile(rf"{_PART}/{_PART}")
 _SMALL = ["*.json", "*.jinja", "*.txt", "*.model"]  # config, tokenizer, chat template, vocabularies
 _WEIGHTS = ["model*.safetensors"]  # some also hold the same weights in other layouts
+_TEMPLATES = ["additional_chat_templates/*.jinja"]
 _SUBFOLDERS = ["*/*"]
 EXIT_USER = 3
 
@@ -48,6 +49,11 @@ def never_fetching() -> dict[str, str]:
 def model_is_here(model: str) -> bool:
     """Whether a model is in the cache, complete. Raises ConfigError without huggingface_hub, as all of these."""
     return _cached_model(model) is not None
+
+
+def model_in_cache(model: str) -> Path | None:
+    """The folder of a model that is in the cache, complete; None if it isn't."""
+    return _cached_model(model)
 
 
 def hub_model(model: str) -> Path:
@@ -125,6 +131,7 @@ def download(model: str) -> Path:
 
     what = f"model {model}"
     with with_hub(what, _by_hand(model)):
+        snapshot_download(model, allow_patterns=_TEMPLATES)
         for patterns in (_SMALL, _WEIGHTS):  # so that where weights are, the rest is too
             folder = Path(snapshot_download(model, allow_patterns=patterns, ignore_patterns=_SUBFOLDERS))
     if not (folder / "config.json").is_file() or not _has_weights(folder):

@@ -2,18 +2,23 @@
 
 `tokenizers` and `jinja2` load in 0.05 s where `transformers.AutoTokenizer` takes 2 s and pulls in torch; a rollout
 needs no more. It knows no multi-modal content. Invariants: `encode(template(messages))` is what
-`AutoTokenizer.apply_chat_template(messages, add_generation_prompt=True)` gives (a test compares them), and every
-string in or out is UTF-8 encodable: lone surrogates become U+FFFD.
+`AutoTokenizer.apply_chat_template(messages, add_generation_prompt=True)` gives (tests compare them), but that control
+tokens spelled in a message are letters like any other; and every string in or out is UTF-8 encodable: lone surrogates
+become U+FFFD.
 """
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from astraflow import clock
-from astraflow.errors import ConfigError, EnvError
+from astraflow.config import SHOWN_TOKENS
+from astraflow.errors import ConfigError
+from astraflow.models.control_tokens import ControlTokens, Span
 from astraflow.models.facts import END_TOKEN_FILES, end_tokens
+from astraflow.models.quoted import CONTENT, WRITTEN, Quoted, joined_by, quoted, written
+from astraflow.models.tokenizer_files import read_json, read_templates, read_tokenizer
+
+_MAX_TOLD = 32  # control tokens of one reply that are told from letters; a reply has a handful
 
 
 class ChatMessageLike(Protocol):
@@ -42,6 +47,8 @@ class ChatTokenizer(Protocol):
     def template(self, messages: Sequence[ChatMessageLike], tools: Sequence[Mapping[str, Any]] = ()) -> str:
         """The conversation as the model reads it, ending where the reply begins.
 
+        A Quoted if a message may spell control tokens: it, and every piece cut from it, tells them from the template's.
+
         Args:
             tools: JSON schemas of functions that the model may call, for templates that know them.
 
@@ -53,26 +60,38 @@ class ChatTokenizer(Protocol):
         """Tokens of a template's text; special tokens are recognised, none is added."""
         ...
 
+    def encode_behind(self, text: str, at: int) -> list[int] | None:
+        """Tokens of `text[at:]` as they are in the whole text; None if they can't be told from those before."""
+        ...
+
     def text_of(self, token: int) -> str:
         """One token as a template writes it, special tokens too; "" = it has no text."""
         ...
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text without special tokens. Never raises; ids that the tokenizer doesn't know are left out."""
+        """The text without special tokens, but for those that are shown. Never raises; unknown ids are left out."""
+        ...
+
+    def told(self, tokens: Sequence[int], text: str) -> str:
+        """Their decoded `text` as one that tells which control tokens in it are tokens, and which are only spelled.
+
+        In a message of the policy that sampled them, the former are control tokens again.
+        """
         ...
 
 
-def load_tokenizer(folder: Path) -> ChatTokenizer:
+def load_tokenizer(folder: Path, *, shown: Collection[str] = SHOWN_TOKENS) -> ChatTokenizer:
     """The tokenizer of a model folder: tokenizer.json + chat template, or bytes for `model_type` "toy".
 
     Without a chat template the contents are joined by newlines, with nothing added.
 
+    Args: shown: special tokens that stay in decoded text.
     Raises: ConfigError if config.json or tokenizer.json is missing or unreadable.
     """
-    config = _read_json(folder / "config.json")
+    config = read_json(folder / "config.json")
     if config.get("model_type") == "toy":
         return ToyTokenizer(vocab_size=int(config["vocab_size"]), eos_token_id=int(config["eos_token_id"]))
-    return FolderTokenizer(folder, config)
+    return FolderTokenizer(folder, config, shown)
 
 
 def utf8(text: str) -> str:
@@ -96,119 +115,150 @@ class ToyTokenizer:
         tokens = [byte % self.vocab_size for byte in utf8(text).encode()]
         return [spare if token in self.eos_token_ids else token for token in tokens]
 
+    def encode_behind(self, text: str, at: int) -> list[int] | None:
+        return self.encode(text[at:])
+
     def text_of(self, token: int) -> str:
         return self._letters.get(token, "")
 
     def decode(self, tokens: Sequence[int]) -> str:
         return "".join([self._letters.get(token, "") for token in tokens])
 
+    def told(self, tokens: Sequence[int], text: str) -> str:
+        return text
+
 
 class FolderTokenizer:
     """A Hugging Face folder's `tokenizer.json` and chat template."""
 
-    def __init__(self, folder: Path, config: dict[str, Any]) -> None:
-        from tokenizers import Tokenizer
+    def __init__(self, folder: Path, config: dict[str, Any], shown: Collection[str] = SHOWN_TOKENS) -> None:
+        from astraflow.models.chat_template import ChatTemplate  # jinja2, which an install without extras lacks
 
-        path = folder / "tokenizer.json"
-        if not path.is_file():
-            raise ConfigError(
-                f"{folder} has no tokenizer.json; make it once with transformers: "
-                f"AutoTokenizer.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
-            )
-        try:
-            self._tokenizer = Tokenizer.from_file(str(path))
-        except Exception as exc:  # the library raises no narrower class
-            raise ConfigError(f"{path} can't be read: {exc}") from exc
-        settings = _read_json(folder / "tokenizer_config.json", missing_ok=True)
-        self._special = _special_tokens(settings)
-        self._template = _chat_template(folder, settings)
+        files = read_tokenizer(folder, config)
+        self._tokenizer = files.tokenizer
+        sources = {name: utf8(source) for name, source in read_templates(folder, files.settings).items()}
+        if sources and "default" not in sources:
+            raise ConfigError(f"{folder} has chat templates {', '.join(sorted(sources))}, but none named default")
+        self._templates = {
+            name: ChatTemplate(source, where=str(folder), special=files.special)
+            for name, source in sources.items()
+            if name in ("default", "tool_use")
+        }
+        literals = "\0".join(template.literals for template in self._templates.values())
+        self._control = ControlTokens(self._tokenizer, files.settings, literals)
+        self._added = {at: token.content for at, token in self._tokenizer.get_added_tokens_decoder().items()}
+        self._hidden = {
+            at
+            for at, token in self._tokenizer.get_added_tokens_decoder().items()
+            if token.special and token.content not in shown
+        }
+        self._shows_some = any(
+            token.special and token.content in shown for token in self._tokenizer.get_added_tokens_decoder().values()
+        )
+        self._cleans = _cleans_up(self._tokenizer, files.settings)
         text_config = config.get("text_config", config)
         self.vocab_size = int(text_config.get("vocab_size") or self._tokenizer.get_vocab_size())
-        self.eos_token_ids = end_tokens(
+        known = end_tokens(
             {path.name: path.read_bytes() for name in END_TOKEN_FILES if (path := folder / name).is_file()}
         )
+        # A token that no file gives a number gets the next one, behind the model's own: no engine can sample it.
+        own = self._tokenizer.token_to_id(files.special["eos_token"]) if "eos_token" in files.special else None
+        self.eos_token_ids = tuple(sorted({*known, *(() if own is None else (own,))}))
 
     def template(self, messages: Sequence[ChatMessageLike], tools: Sequence[Mapping[str, Any]] = ()) -> str:
-        plain = [{"role": message.role, "content": utf8(message.content)} for message in messages]
-        if self._template is None:
-            return "\n".join(message["content"] for message in plain)
-        known = {"tools": list(tools)} if tools else {}
-        return self._template(messages=plain, add_generation_prompt=True, **known, **self._special)
+        dicts = [{"role": utf8(message.role), "content": _clean(message.content)} for message in messages]
+        contents = [message["content"] for message in dicts]
+        marked = any(map(self._control.may_be_in, [*contents, *_strings(tools)]))
+        if not self._templates:
+            return joined_by(written("\n"), quoted(contents)) if marked else "\n".join(contents)
+        template = self._templates["tool_use" if tools and "tool_use" in self._templates else "default"]
+        return template.render(dicts, tools, marked=marked)
+
+    @property
+    def left_out(self) -> frozenset[str]:
+        """Special tokens that decoded text doesn't show."""
+        return frozenset(self._added[token] for token in self._hidden)
 
     def encode(self, text: str) -> list[int]:
+        if isinstance(text, Quoted):
+            return self._control.encode(text)[0]
         return list(self._tokenizer.encode(utf8(text), add_special_tokens=False).ids)
 
+    def encode_behind(self, text: str, at: int) -> list[int] | None:
+        ids, spans = self._encode(text)
+        spans = [self._without_blanks(text, token, span) for token, span in zip(ids, spans, strict=True)]
+        if any(start < at < end for start, end in spans):  # a token that crosses the place
+            ids, spans = self._control.encode(text, breaks=[at])
+            if not self._control.breaks_add_nothing:
+                return None
+        return [token for token, (start, _) in zip(ids, spans, strict=True) if start >= at]
+
     def text_of(self, token: int) -> str:
+        if token in self._added:
+            return self._added[token]
         return self._tokenizer.decode([token], skip_special_tokens=False) if 0 <= token < self.vocab_size else ""
 
     def decode(self, tokens: Sequence[int]) -> str:
-        known = [int(token) for token in tokens if 0 <= token < self.vocab_size]
-        return utf8(self._tokenizer.decode(known, skip_special_tokens=True))
+        hidden = self._hidden if self._shows_some else ()  # else the library leaves them out, in its own way
+        known = [int(token) for token in tokens if 0 <= token < self.vocab_size and token not in hidden]
+        text = self._tokenizer.decode(known, skip_special_tokens=not self._shows_some)
+        return utf8(_cleaned_up(text) if self._cleans else text)
+
+    def told(self, tokens: Sequence[int], text: str) -> str:
+        places = [at for at, token in enumerate(tokens) if token in self._control.ids and token not in self._hidden]
+        marks = [CONTENT] * len(text)
+        for at in places[:_MAX_TOLD]:
+            content, behind = self._added[tokens[at]], len(self.decode(tokens[:at]))
+            start = text.find(content, behind)
+            if start >= 0 and not text[behind:start].strip():  # decoders may put a space before it
+                marks[start : start + len(content)] = [WRITTEN] * len(content)
+        return Quoted(text, "".join(marks)) if WRITTEN in marks else text
+
+    def _encode(self, text: str) -> tuple[list[int], list[Span]]:
+        if isinstance(text, Quoted):
+            return self._control.encode(text)
+        found = self._tokenizer.encode(utf8(text), add_special_tokens=False)
+        return list(found.ids), list(found.offsets)
+
+    def _without_blanks(self, text: str, token: int, span: Span) -> Span:
+        """Added tokens can take the white space beside them; it is none of their own."""
+        if token not in self._added:
+            return span
+        start, end = span
+        there = text[start:end]
+        return (end - len(there.lstrip()), start + len(there.rstrip())) if there.strip() else span
 
 
-def _special_tokens(settings: dict[str, Any]) -> dict[str, str]:
-    """`bos_token` and so on, as chat templates name them; written as a string or as {"content": …}."""
-    found = {}
-    for name in ("bos_token", "eos_token", "pad_token", "unk_token"):
-        value = settings.get(name)
-        if isinstance(value, dict):
-            value = value.get("content")
-        if isinstance(value, str):
-            found[name] = value
-    return found
+def _clean(text: str) -> str:
+    """What `told` gave is clean already."""
+    return text if isinstance(text, Quoted) else utf8(text)
 
 
-def _chat_template(folder: Path, settings: dict[str, Any]) -> Callable[..., str] | None:
-    """The compiled template, in the dialect that transformers defines; None if the model has none."""
-    source = settings.get("chat_template")
-    if isinstance(source, list):  # several named templates
-        source = {entry["name"]: entry["template"] for entry in source}.get("default")
-    if (folder / "chat_template.jinja").is_file():
-        source = (folder / "chat_template.jinja").read_text(encoding="utf-8")
-    return None if source is None else _compile(source, str(folder))
+def _strings(value: Any) -> Iterator[str]:
+    """Every string in a JSON value."""
+    if isinstance(value, str):
+        yield utf8(value)
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _strings(key)
+            yield from _strings(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _strings(item)
 
 
-def _compile(source: str, where: str) -> Callable[..., str]:
-    from datetime import datetime
-
-    import jinja2
-    from jinja2.ext import loopcontrols
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    def refuse(message: str) -> None:
-        raise jinja2.exceptions.TemplateError(message)
-
-    def to_json(value: Any, **options: Any) -> str:
-        return json.dumps(value, ensure_ascii=False, **options)
-
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
-    environment.filters["tojson"] = to_json
-    environment.globals["raise_exception"] = refuse
-    environment.globals["strftime_now"] = lambda form: datetime.fromtimestamp(clock.wall()).strftime(form)
-    unmarked = source.replace("{% generation %}", "").replace("{% endgeneration %}", "")
-    try:
-        template = environment.from_string(unmarked)
-    except jinja2.exceptions.TemplateError as exc:
-        raise ConfigError(f"the chat template of {where} can't be compiled: {exc}") from exc
-
-    def render(**values: Any) -> str:
-        try:
-            return utf8(template.render(**values))
-        except (jinja2.exceptions.TemplateError, TypeError, ValueError) as exc:
-            raise EnvError(f"the chat template of {where} refuses these messages: {exc}") from exc
-
-    return render
+def _cleans_up(tokenizer: Any, settings: Mapping[str, Any]) -> bool:
+    """Decoded text loses the spaces before punctuation: never for BPE, whose spaces are its own."""
+    despite = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"
+    if not settings.get("clean_up_tokenization_spaces", False):
+        return False
+    return type(tokenizer.model).__name__ != "BPE" or bool(settings.get(despite, False))
 
 
-def _read_json(path: Path, *, missing_ok: bool = False) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as exc:
-        if missing_ok:
-            return {}
-        raise ConfigError(f"{path.parent} is no model folder: it has no {path.name}") from exc
-    except (OSError, ValueError) as exc:
-        raise ConfigError(f"{path} can't be read: {exc}") from exc
-    if not isinstance(value, dict):
-        raise ConfigError(f"{path} holds {type(value).__name__}, expected a JSON object")
-    return value
+def _cleaned_up(text: str) -> str:
+    for ending in (".", "?", "!", ","):
+        text = text.replace(f" {ending}", ending)
+    text = text.replace(" ' ", "'")
+    for ending in ("n't", "'m", "'s", "'ve", "'re"):
+        text = text.replace(f" {ending}", ending)
+    return text

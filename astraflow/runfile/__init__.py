@@ -16,11 +16,13 @@ toml           writing TOML, and finding the line of a key in a TOML text
 transports     what the keys of [policies.<name>.weights] mean together
 unknown        what stands where a run file's value is wrong, so that the rest can still be checked
     question_sets  what environments ask, for people
+    answers        whether graders can see the answers that a run's policies give, for people
 """
 
+from astraflow.runfile.answers import unseen_answers
 from astraflow.runfile.downloads import downloads
 from astraflow.runfile.load import load, resolved
 from astraflow.runfile.question_sets import question_sets
 from astraflow.runfile.stages import pipeline
 
-__all__ = ["downloads", "load", "pipeline", "question_sets", "resolved"]
+__all__ = ["downloads", "load", "pipeline", "question_sets", "resolved", "unseen_answers"]

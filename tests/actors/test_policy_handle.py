@@ -44,6 +44,12 @@ class Letters:
     def decode(self, tokens: Sequence[int]) -> str:
         return "".join(chr(token % 128) for token in tokens if token != 126)
 
+    def encode_behind(self, text: str, at: int) -> list[int] | None:
+        return self.encode(text[at:])
+
+    def told(self, tokens: Sequence[int], text: str) -> str:
+        return text
+
     def text_of(self, token: int) -> str:
         return chr(token)
 

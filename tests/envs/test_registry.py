@@ -1,6 +1,7 @@
 """build_env: every mistake that a run file can hold is a ConfigError that helps; a user's class is one file."""
 
 import importlib
+import re
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from astraflow.envs import build_env
 from astraflow.envs.math_env import MathEnv
 from astraflow.envs.toy_env import ToyEnv
 from astraflow.errors import ConfigError
+from astraflow.extras import install_hint
 from tests.envs.scripted import ScriptedPolicy, task
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -66,7 +68,7 @@ def test_mistakes_are_config_errors(section, message):
 )
 def test_a_missing_extra_is_one_line_with_the_command(monkeypatch, module, section):
     monkeypatch.setitem(sys.modules, module, None)  # what the import system itself does for "isn't there"
-    with pytest.raises(ConfigError, match=r"pip install 'astraflow\[envs\]'") as caught:
+    with pytest.raises(ConfigError, match=re.escape(install_hint("envs"))) as caught:
         build_env(section)
     assert "\n" not in str(caught.value)
 

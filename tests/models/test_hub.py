@@ -17,6 +17,7 @@ MODEL = {
     "config.json": b'{"model_type": "llama", "vocab_size": 4, "max_position_embeddings": 8}',
     "tokenizer.json": b"{}",
     "chat_template.jinja": b"x",
+    "additional_chat_templates/tool_use.jinja": b"y",
     "model.safetensors": save({"weight": np.zeros(4, np.float32)}),
     "consolidated.safetensors": b"the same weights again",
     "onnx/config.json": b"{}",
@@ -97,7 +98,9 @@ def test_a_model_is_downloaded_once_with_what_it_needs(tmp_path):
     assert code == 0, line
     folder = Path(json.loads(line)["org/name"])
     wanted = {"config.json", "tokenizer.json", "chat_template.jinja", "model.safetensors"}
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {name: MODEL[name] for name in wanted}
+    wanted |= {"additional_chat_templates/tool_use.jinja"}
+    found = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert found == {name: MODEL[name] for name in wanted}
     assert prepared(tmp_path, "org/name", HF_ENDPOINT=NOBODY) == (0, line)
 
 

@@ -1,6 +1,8 @@
 """Chat tokenisation: equal to transformers', total over any text, safe with hostile templates."""
 
 import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -53,7 +55,7 @@ def tokenizer(tmp_path_factory):
 CONVERSATIONS = [
     [("user", "hi")],
     [("system", "Be brief."), ("user", 'a "quote" <b> & ü 🎉\n\ttab'), ("assistant", "ok"), ("user", "more")],
-    [("user", "{{ 7 * 7 }} {% if %} </s> <s>")],
+    [("user", "{{ 7 * 7 }} {% if %} < /s> <S>")],
     [("user", "")],
 ]
 
@@ -152,3 +154,13 @@ def test_the_toy_tokenizer_never_gives_an_end_token_and_reads_back_its_own_text(
     assert prompt_tokens(toy, [ChatMessage("user", toy.decode([0, *tokens, 64, -1]))]) == tokens
     assert 0 not in prompt_tokens(toy, [ChatMessage("user", "@@\0")])
     assert prompt_tokens(toy, [ChatMessage("user", "")]) == [1]
+
+
+def test_an_install_without_extras_has_the_toy_tokenizer():
+    """jinja2 and tokenizers come with extras; actors that need no model folder run without them."""
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(('jinja2', 'tokenizers', 'transformers', 'torch')))\n"
+        "import astraflow.runfile, astraflow.actors.dataflow.actor, astraflow.actors.rollout.handle\n"
+        "from astraflow.models.tokenizer import ToyTokenizer; print(ToyTokenizer().encode('ab'))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[33, 34]\n"

@@ -5,8 +5,9 @@ It renders, generates and decodes; `recording` decides what continues which conv
 
 import asyncio
 import hashlib
+import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -14,12 +15,15 @@ import numpy as np
 
 from astraflow.actors.rollout.budget import Budget
 from astraflow.actors.rollout.call import Call, Completion, Generates
-from astraflow.actors.rollout.recording import Conversation, Recording, Tokens
+from astraflow.actors.rollout.recording import Conversation, Fork, Recording, Tokens
 from astraflow.envs.base import ChatMessage, Reply
 from astraflow.errors import ContextError, EnvError, RequestError
 from astraflow.messages import Sampling, Task
 from astraflow.messages.sampling import fault_of_sampling, why_untrainable
+from astraflow.models.quoted import Quoted
 from astraflow.models.tokenizer import ChatTokenizer
+
+_log = logging.getLogger(__name__)
 
 PATIENCE_S = 3600.0  # that code which outlives its episode is kept waiting for
 LONG_CHARS, LONG_TOKENS = 8192, 4096  # above these, text takes longer than the loop may be held: 5 ms
@@ -95,16 +99,34 @@ class RecordedPolicy:
         return reply
 
     def _prompt_of(self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]]) -> "_Prompt":
-        rendered = self._tokenizer.template(messages, tools)
-        for conversation in reversed(self._mine):
-            if not conversation.answered_in(messages):
-                continue
-            rest = conversation.rest_of(rendered)
-            if rest is not None:
-                return _Prompt(rendered, conversation.prompt_with(rest, self._tokenizer), conversation)
-            self._play.recording.forks += 1
-            break
+        rendered = self._tokenizer.template(self._told(messages), tools)
+        conversation = next((each for each in reversed(self._mine) if each.answered_in(messages)), None)
+        if conversation is not None:
+            prompt = conversation.continued(rendered, self._tokenizer)
+            if not isinstance(prompt, Fork):
+                return _Prompt(rendered, prompt, conversation)
+            self._forked(prompt)
+        elif any(each.asked_in(messages) for each in self._mine):
+            self._forked(Fork.AGENT)
         return _Prompt(rendered, np.array(self._tokenizer.encode(rendered), np.int32), None)
+
+    def _told(self, messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
+        """The messages, where this policy's own replies know which of their control tokens were sampled as such."""
+        told: dict[str, Quoted] = {
+            text.strip(): text for each in self._mine for text in each.texts if isinstance(text, Quoted)
+        }
+        if not told:
+            return messages
+        return [
+            replace(message, content=told[message.content.strip()].as_in(message.content))
+            if message.role == "assistant" and message.content.strip() in told
+            else message
+            for message in messages
+        ]
+
+    def _forked(self, why: Fork) -> None:
+        self._play.recording.fork_reasons[why] += 1
+        _log.debug("history rewritten", extra={"task": self._play.task.id, "policy": self.policy, "reason": why})
 
     async def _generate(
         self, prompt: Tokens, continues: Conversation | None, sampling: Sampling | None
@@ -114,10 +136,10 @@ class RecordedPolicy:
             await self._nobody_waits()
         sampling = sampling or self._sampling
         completion = await self._complete(prompt, sampling, before.replica if before else "")
-        decode, ids = self._tokenizer.decode, completion.tokens.tolist()
-        text = await asyncio.to_thread(decode, ids) if len(ids) > LONG_TOKENS else decode(ids)
+        ids, read = completion.tokens.tolist(), self._read
+        text, told = await asyncio.to_thread(read, ids) if len(ids) > LONG_TOKENS else read(ids)
         conversation = self._conversation_for(prompt, continues)
-        conversation.add(prompt, completion, text, sampling)
+        conversation.add(prompt, completion, told, sampling)
         self.cut_off = completion.finish_reason == "length"
         reply = Reply(
             text=text,
@@ -127,6 +149,11 @@ class RecordedPolicy:
             finish_reason=completion.finish_reason,
         )
         return conversation, reply
+
+    def _read(self, tokens: list[int]) -> tuple[str, str]:
+        """(a reply's text, the same as the conversation keeps it)."""
+        text = self._tokenizer.decode(tokens)
+        return text, self._tokenizer.told(tokens, text)
 
     async def _complete(self, prompt: Tokens, sampling: Sampling, prefers: str) -> Completion:
         task, budget = self._play.task, self._play.budget

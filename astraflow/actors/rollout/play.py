@@ -190,7 +190,8 @@ class Player:
         if reason not in TRAINABLE_REASONS:  # nobody trains on it, but people read it
             rewards = dict.fromkeys(recording.roles, 0.0) | rewards
         if recording.forks:
-            outcome = replace(outcome, metrics={**outcome.metrics, "forks": recording.forks})
+            reasons = {f"forks/{why}": count for why, count in recording.fork_reasons.items()}
+            outcome = replace(outcome, metrics={**outcome.metrics, "forks": recording.forks, **reasons})
         return _record(
             task,
             reason=reason,

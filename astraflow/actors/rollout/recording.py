@@ -2,11 +2,15 @@
 
 A conversation only grows. What the engine saw and sampled is never re-tokenised: when an agent sends the history back
 as text, the tokens of record are used for it, and only what is new is encoded. Where a chat template rewrites the
-history (or the agent does), the text no longer continues the conversation, and a new one begins: a fork, counted.
+history (or the agent does), the text no longer continues the conversation, and a new one begins: a fork, counted by
+its reason. Invariant: a prompt that continues a conversation is its tokens of record and then the very tokens that
+stand behind the newest reply when the whole conversation is rendered and encoded anew.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +21,16 @@ from astraflow.messages import Sampling, Trajectory, Turn, array_of
 from astraflow.models.tokenizer import ChatTokenizer
 
 Tokens = NDArray[np.int32]
+
+
+class Fork(StrEnum):
+    """Why a history couldn't be continued in its tokens of record."""
+
+    AGENT = "agent"  # the agent sent another reply back than the policy gave
+    HISTORY = "history"  # the template renders what came before the reply otherwise than it did
+    REPLY = "reply"  # the template leaves out or changes a part of the reply, such as its thoughts
+    END = "end"  # the template ends the reply otherwise than the policy did
+    SEAM = "seam"  # a token would stand half in the reply, and its other half has no tokens of its own
 
 
 @dataclass(kw_only=True, eq=False)
@@ -37,31 +51,35 @@ class Conversation:
         """The prompt begins with all tokens so far."""
         return np.array_equal(prompt[: self.tokens_T.size], self.tokens_T)
 
-    def answered_in(self, messages: Sequence[ChatMessage]) -> bool:
-        """These messages are this conversation's, its newest reply included, and perhaps more."""
+    def asked_in(self, messages: Sequence[ChatMessage]) -> bool:
+        """These messages begin with this conversation's, and go on with a reply of whatever content."""
         asked = len(self.messages)
         return (
             len(messages) > asked > 0
             and tuple(messages[:asked]) == self.messages
             and messages[asked].role == "assistant"
-            and messages[asked].content.strip() == self.texts[-1].strip()
         )
 
-    def rest_of(self, rendered: str) -> str | None:
-        """What comes behind the newest reply in the rendered conversation; None if the history was rewritten."""
-        if not rendered.startswith(self.rendered):
-            return None
-        behind, said = rendered[len(self.rendered) :], self.texts[-1]
-        if behind.startswith(said):
-            return behind[len(said) :]
-        behind, said = behind.lstrip(), said.strip()  # templates trim, and may put a line between
-        return behind[len(said) :] if behind.startswith(said) else None
+    def answered_in(self, messages: Sequence[ChatMessage]) -> bool:
+        """These messages are this conversation's, its newest reply included, and perhaps more."""
+        return self.asked_in(messages) and messages[len(self.messages)].content.strip() == self.texts[-1].strip()
 
-    def prompt_with(self, rest: str, tokenizer: ChatTokenizer) -> Tokens:
-        """The tokens of record, and those of `rest`; an end token that was sampled isn't said again by the template."""
-        if (last := int(self.tokens_T[-1])) in tokenizer.eos_token_ids:
-            rest = rest.removeprefix(tokenizer.text_of(last))
-        return np.concatenate([self.tokens_T, np.array(tokenizer.encode(rest), np.int32)])
+    def continued(self, rendered: str, tokenizer: ChatTokenizer) -> Tokens | Fork:
+        """The prompt for the next reply: the tokens of record, and those behind the newest reply in `rendered`.
+
+        Args: rendered: the whole conversation as the template writes it now.
+        """
+        if not rendered.startswith(self.rendered):
+            return Fork.HISTORY
+        at = _behind(rendered, len(self.rendered), self.texts[-1])
+        if at is None:
+            return Fork.REPLY
+        if (last := int(self.tokens_T[-1])) in tokenizer.eos_token_ids:  # sampled: the template mustn't say it again
+            at = _behind_end(rendered, at, tokenizer.text_of(last))
+            if at is None:
+                return Fork.END
+        rest = tokenizer.encode_behind(rendered, at)
+        return Fork.SEAM if rest is None else np.concatenate([self.tokens_T, np.array(rest, np.int32)])
 
     @property
     def cut_off(self) -> bool:
@@ -92,7 +110,7 @@ class Recording:
 
     conversations: list[Conversation] = field(default_factory=list)
     calls: dict[str, int] = field(default_factory=dict)  # per policy
-    forks: int = 0  # histories that were rewritten
+    fork_reasons: Counter[Fork] = field(default_factory=Counter)  # of histories that were rewritten
     closed: bool = False  # the episode has its record
 
     def number_of_call(self, policy: str) -> int:
@@ -113,6 +131,11 @@ class Recording:
         """A reply of a policy or role that is rewarded ran out of tokens."""
         rewarded = (each for each in self.conversations if each.role in rewards or each.policy in rewards)
         return any(each.cut_off for each in rewarded)
+
+    @property
+    def forks(self) -> int:
+        """Histories that were rewritten."""
+        return self.fork_reasons.total()
 
     @property
     def roles(self) -> set[str]:
@@ -137,6 +160,27 @@ class Recording:
             )
             for each in kept
         )
+
+
+def _behind(rendered: str, at: int, said: str) -> int | None:
+    """Where the text goes on behind what was said, which begins at `at`; None if it isn't there.
+
+    Templates trim, and may put a line or a space before.
+    """
+    bare = len(rendered) - len(rendered[at:].lstrip())
+    for start, text in ((at, said), (bare, said.lstrip()), (bare, said.strip())):
+        if rendered.startswith(text, start):
+            return start + len(text)
+    return None
+
+
+def _behind_end(rendered: str, at: int, end: str) -> int | None:
+    """Where the text goes on behind the end token, which may have white space before it; None if there is none."""
+    bare = len(rendered) - len(rendered[at:].lstrip())
+    for start in (at, bare):
+        if end and rendered.startswith(end, start):
+            return start + len(end)
+    return None
 
 
 def _ancestors(conversation: Conversation) -> Iterable[Conversation]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from astraflow.actors.base.context import ActorContext
 from astraflow.errors import WeightsError
+from astraflow.models.folder import write_files
 from astraflow.models.tokenizer import ChatTokenizer, load_tokenizer
 from astraflow.weights.transfer.follower import WeightFollower, follow_heads
 
@@ -25,11 +26,10 @@ async def _fetch(ctx: ActorContext, policy: str) -> ChatTokenizer:
             except WeightsError as exc:  # purged while we read: the next head has them
                 ctx.last_error = str(exc)
             else:
-                return await asyncio.to_thread(_load, files)
+                return await asyncio.to_thread(_load, files, ctx.config.policies[policy].shown_tokens)
 
 
-def _load(files: dict[str, bytes]) -> ChatTokenizer:
+def _load(files: dict[str, bytes], shown: tuple[str, ...]) -> ChatTokenizer:
     with tempfile.TemporaryDirectory(prefix="astraflow-tokenizer-") as folder:
-        for name, data in files.items():
-            Path(folder, name).write_bytes(data)
-        return load_tokenizer(Path(folder))
+        write_files(Path(folder), files)
+        return load_tokenizer(Path(folder), shown=shown)
