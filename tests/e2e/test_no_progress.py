@@ -1,6 +1,7 @@
 """A live run without a learning signal says so by itself, as an event and in `status`."""
 
 import json
+import re
 from pathlib import Path
 
 from tests.cli.toyrun import finished, sets
@@ -16,5 +17,13 @@ async def test_equal_rewards_are_an_event_with_number_reason_and_next_step(tmp_p
     events = [json.loads(line) for line in (tmp_path / "runs/flat/events.jsonl").read_text().splitlines()]
     (told,) = [event for event in events if event["name"] == "no-learning-signal"]
     assert told["level"] == "warning"
-    assert told["text"].startswith("solver learns nothing: its last 32 groups (64 episodes) were not trained")
+    groups, episodes = map(int, re.findall(r"solver learns nothing: its last (\d+) groups \((\d+) ep", told["text"])[0])
+    assert (groups >= 32, episodes) == (True, 2 * groups)
     assert "sample more answers per task" in told["text"]
+
+    assert "ended early its sources have no more tasks" in output
+    assert "optimizer steps (NaN" not in output
+    code, output = await finished(tmp_path, "up", "run.toml", *sets(*FLAT))
+    assert code == 0, output
+    assert "go on:        --fresh --set sources.game.epochs=2" in output
+    assert "trainer.steps=" not in output, "more steps would find no more tasks"

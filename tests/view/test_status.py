@@ -267,3 +267,9 @@ async def test_status_of_a_run_that_is_not_there_says_so(tmp_path: Path) -> None
             await read_status(bus)
         await bus.kv_put("run", RECORD)
         assert (await read_status(bus)).run == "demo"
+
+
+def test_what_dataflow_finds_wrong_with_the_run_is_a_problem_line() -> None:
+    told = ("solver learns nothing: its last 64 groups were not trained", "the selector of source train refused 1,000")
+    members = [*without("dataflow"), member("dataflow-n-0", "dataflow", problems=told)]
+    assert view_of(*members).problems() == list(told)
