@@ -60,7 +60,7 @@ class DataflowCore:
         self._state = DataflowState(config, sizes=sizes, snapshot=snapshot)
         self._deadlines = Deadlines(config.dataflow.task_deadline_s + REPORT_S)
         self._unresolved = bool(self.references())  # episodes that the snapshot refers to aren't here yet
-        self._untaken = UntakenTasks(config.envs)
+        self._untaken = UntakenTasks(config)
         self.users = UserOrders(self._state)
 
     # --- snapshots ---

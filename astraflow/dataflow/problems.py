@@ -7,7 +7,7 @@ problem goes away by itself when what it tells of has ended.
 from collections import Counter
 from typing import NamedTuple
 
-from astraflow.config import EXTERNAL, EnvSection
+from astraflow.config import EXTERNAL, RunConfig
 from astraflow.dataflow.judge import JudgedGroup
 from astraflow.dataflow.ledger import Fate
 
@@ -94,8 +94,9 @@ class UntrainedInARow:
 class UntakenTasks:
     """Queues of environments that only agents which join play, as long as nobody takes anything from them."""
 
-    def __init__(self, envs: dict[str, EnvSection]) -> None:
-        self._external = {name for name, section in envs.items() if section.agent == EXTERNAL}
+    def __init__(self, config: RunConfig) -> None:
+        self._run = config.run.name
+        self._external = {name for name, section in config.envs.items() if section.agent == EXTERNAL}
         self._since: dict[tuple[str, bool], tuple[float, int]] = {}  # by queue: from when on, tasks
 
     def see_queue(self, env: str, *, evaluation: bool, pending: int, open_tasks: int, now: float) -> None:
@@ -114,7 +115,7 @@ class UntakenTasks:
                 "no-agent-joined", env, 1,
                 f"environment {env} is played by agents that join, and none has taken one of its {tasks:,} "
                 f"{'evaluation ' if evaluation else ''}tasks for {now - since:.0f} s; start one: "
-                "`astraflow agent my_agent.py --join URL --run NAME`",
+                f"`astraflow agent my_agent.py --join URL --run {self._run}`",
             )
             for (env, evaluation), (since, tasks) in self._since.items()
             if now - since >= UNTAKEN_S
