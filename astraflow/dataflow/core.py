@@ -269,7 +269,8 @@ class DataflowCore:
             for name, refused in self._state.refused.items()
             if refused
         ]
-        return [problem for problem in untrained if problem] + self._untaken.problems(now) + refusing
+        of_policies = [problem for problem in [*untrained, self._state.rewritten.problem()] if problem]
+        return of_policies + self._untaken.problems(now) + refusing
 
     def waits_for(self) -> str:
         """A sentence per policy that isn't finished and per open evaluation on what holds it up."""

@@ -17,7 +17,7 @@ from astraflow.config import (
     TrainerSection,
 )
 from astraflow.dataflow.ledger import Fate
-from astraflow.dataflow.problems import GROUPS_IN_A_ROW, UNTAKEN_S, Problem
+from astraflow.dataflow.problems import EPISODES_LOOKED_AT, GROUPS_IN_A_ROW, UNTAKEN_S, Problem
 from astraflow.dataflow.sources import LEAST_SKIPPED
 from astraflow.errors import ConfigError, TrainingError
 from astraflow.messages import Reason, Task
@@ -208,6 +208,25 @@ def test_a_selector_that_refuses_all_is_counted_and_told() -> None:
     ]
     world.act()
     assert world.core.batch_metrics("solver")["dataflow.skipped_tasks"] >= 2 * LEAST_SKIPPED
+
+
+@pytest.mark.parametrize(
+    ("metrics", "reasons"),
+    [
+        ({"forks": 7.0, "forks/reply": 5.0, "forks/agent": 2.0}, "(agent 256, reply 640)"),
+        ({"forks": 7.0}, "(unknown 896)"),
+    ],
+    ids=["reasons", "number"],
+)
+def test_histories_that_are_rewritten_as_a_rule_are_told_with_reasons(metrics: dict[str, float], reasons: str) -> None:
+    world = world_of(filters=(), max_staleness=40)
+    play(world, EPISODES_LOOKED_AT // 8, lambda task: {"solver": float(task.member)}, metrics=metrics)
+    assert texts(world) == [], "in half of them, perhaps"
+    play(world, EPISODES_LOOKED_AT // 8, lambda task: {"solver": float(task.member)}, metrics=metrics)
+    assert reasons in texts(world)[0]
+    assert texts(world)[0].startswith("in 128 of the last 128 episodes a history was rewritten")
+    play(world, EPISODES_LOOKED_AT // 8, lambda task: {"solver": float(task.member)})
+    assert texts(world) == []
 
 
 def test_a_selector_that_takes_some_is_no_problem() -> None:
