@@ -97,7 +97,7 @@ class Order(Protocol):
 
 
 class Fifo:
-    """As they closed."""
+    """Groups are trained as they closed."""
 
     def key(self, group: BufferedGroup, versions: VersionMap) -> Any:
         return 0

@@ -40,7 +40,7 @@ class ReplayRank(Protocol):
 
 
 class Replay:
-    """The memory of one policy."""
+    """The groups that one policy trained before."""
 
     def __init__(
         self, policy: str, section: ReplaySection, *, batch_groups: int, max_staleness: int, seed: int,
