@@ -77,7 +77,9 @@ class TrainerSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         default_factory=dict
     )
     replay: ReplaySection = ReplaySection()
-    max_staleness: Annotated[int, doc("steps between sampling and training, at most", ge=0)] = 1
+    max_staleness: Annotated[
+        int, doc("steps between sampling and training, at most; an older member is left out of its group", ge=0)
+    ] = 1
     prefetch: Annotated[int, doc("batches bound ahead of the trainer; 0 if max_staleness = 0", ge=0)] = 1
     micro_batch_tokens: Annotated[int, doc("tokens per forward pass, padding included", ge=16)] = 2048
     dtype: Annotated[Literal["auto", "bf16", "fp32"], doc("of weights and activations; the master is fp32")] = "auto"

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from astraflow.dataflow.advantages import AdvantageFunction, by_role
 from astraflow.dataflow.stages import Stage
 from astraflow.dataflow.staleness import VersionMap, oldest_step, staleness
+from astraflow.errors import ConfigError
 from astraflow.messages.ids import GroupKey
 
 ORDERS = {"edf": "astraflow.dataflow.buffer:Edf", "fifo": "astraflow.dataflow.buffer:Fifo"}
@@ -96,7 +97,7 @@ class Order(Protocol):
 
 
 class Fifo:
-    """As they closed."""
+    """Groups are trained as they closed."""
 
     def key(self, group: BufferedGroup, versions: VersionMap) -> Any:
         return 0
@@ -155,7 +156,11 @@ class Buffer:
         """
         known = [group for group in self._groups.values() if group.versions[-1] <= newest]
         fresh = [group for each in known if (group := each.fresh(versions, train_step, max_staleness)) is not None]
-        return sorted(fresh, key=lambda group: self.order.ask("key", group, versions))[:count]
+        keys = {group.id: self.order.ask("key", group, versions) for group in fresh}
+        try:
+            return sorted(fresh, key=lambda group: keys[group.id])[:count]
+        except (TypeError, ValueError) as exc:
+            raise ConfigError(f"{self.order.place}: keys of {self.order.kind} can't be compared: {exc}") from exc
 
     def first_by_id(self, count: int, versions: VersionMap, *, train_step: int) -> list[BufferedGroup]:
         """The `count` groups with the smallest keys, on-policy as ever in deterministic mode; they stay here."""

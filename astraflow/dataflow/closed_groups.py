@@ -82,7 +82,7 @@ class ClosedGroups:
         return group_id in self._spent
 
     def settle_spent(self, group: JudgedGroup) -> None:
-        """Such a group is closed."""
+        """A group that the log has in a batch already is closed."""
         spent = self._spent.pop(group.id)
         for at, member in enumerate(group.members):
             self.counts[Fate.EMITTED if at in spent.members else member.fate or Fate.STALE] += 1
@@ -92,7 +92,7 @@ class ClosedGroups:
             self._remember(trained, spent.batch, spent.uses)
 
     def settle(self, group: JudgedGroup) -> None:
-        """Any other is closed: it waits for a batch, or its members are counted by what they met."""
+        """Any other group is closed: it waits for a batch, or its members are counted by what they met."""
         self.counts.update(member.fate for member in group.members if member.fate is not None)
         if group.fate is Fate.BUFFERED and group.counted is not None:
             self._held.hold(group.counted.sequences)
@@ -121,7 +121,7 @@ class ClosedGroups:
         self._release(self.replay.stale(versions, train_step))
 
     def drop_all(self) -> None:
-        """Nothing more is trained."""
+        """Drop every group: nothing more is trained."""
         self._drop(self.buffer.groups(), Fate.UNUSED, "")
         self._release(self.replay.clear())
 

@@ -60,7 +60,7 @@ class DataflowCore:
         self._state = DataflowState(config, sizes=sizes, snapshot=snapshot)
         self._deadlines = Deadlines(config.dataflow.task_deadline_s + REPORT_S)
         self._unresolved = bool(self.references())  # episodes that the snapshot refers to aren't here yet
-        self._untaken = UntakenTasks(config.envs)
+        self._untaken = UntakenTasks(config)
         self.users = UserOrders(self._state)
 
     # --- snapshots ---
@@ -269,7 +269,8 @@ class DataflowCore:
             for name, refused in self._state.refused.items()
             if refused
         ]
-        return [problem for problem in untrained if problem] + self._untaken.problems(now) + refusing
+        of_policies = [problem for problem in [*untrained, self._state.rewritten.problem()] if problem]
+        return of_policies + self._untaken.problems(now) + refusing
 
     def waits_for(self) -> str:
         """A sentence per policy that isn't finished and per open evaluation on what holds it up."""

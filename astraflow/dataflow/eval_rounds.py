@@ -43,7 +43,7 @@ def ladder(repeats: int) -> tuple[int, ...]:
 
 
 def standard_error(means_Q: Sequence[float]) -> float | None:
-    """Of the mean over tasks, from how the tasks differ; None for fewer than two."""
+    """The standard error of the mean over tasks, from how the tasks differ; None for fewer than two."""
     count = len(means_Q)
     if count < 2:
         return None
@@ -82,7 +82,7 @@ class Graded(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def mean(self) -> float:
-        """Of the answers."""
+        """How correct the answers are, on average."""
         return self.correct / self.answers
 
 

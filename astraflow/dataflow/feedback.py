@@ -33,7 +33,7 @@ def mean_correct(episodes: Iterable[Episode]) -> float | None:
 
 
 class Feedback:
-    """Results of all sources."""
+    """Results of closed groups that wait for the selectors of their sources."""
 
     def __init__(
         self, sources: Mapping[str, Source], *, batch_groups: Mapping[str, int], ordered: bool,

@@ -24,11 +24,11 @@ class HeldEpisodes:
         self._holders[sequence] += 1
 
     def hold(self, sequences: Iterable[int]) -> None:
-        """One more needs these."""
+        """One more holder needs these episodes."""
         self._holders.update(sequences)
 
     def release(self, sequences: Iterable[int]) -> None:
-        """One less needs these."""
+        """One holder less needs these episodes."""
         for sequence in sequences:
             self._holders[sequence] -= 1
             if self._holders[sequence] <= 0:

@@ -42,7 +42,7 @@ class JudgedGroup:
 
     @property
     def rewards(self) -> tuple[float, ...]:
-        """Theirs, as they were graded."""
+        """The valid members' rewards, as they were graded."""
         return tuple(member.reward for member in self.valid)
 
     def met(self, fate: Fate) -> "JudgedGroup":

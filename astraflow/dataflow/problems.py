@@ -4,15 +4,18 @@ It changes nothing in what is played or trained, and isn't in snapshots: what is
 problem goes away by itself when what it tells of has ended.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from typing import NamedTuple
 
-from astraflow.config import EXTERNAL, EnvSection
+from astraflow.config import EXTERNAL, RunConfig
 from astraflow.dataflow.judge import JudgedGroup
 from astraflow.dataflow.ledger import Fate
+from astraflow.messages import Episode
 
 GROUPS_IN_A_ROW = 32  # where one group in ten teaches something, as many fail together in one run of thirty
 UNTAKEN_S = 30.0  # agents that join may be a moment late
+EPISODES_LOOKED_AT = 128  # for what is told when it is so in more than half of them
+FORKS, FORK_REASON = "forks", "forks/"  # metrics of an episode, as rollouts count them
 
 
 class Problem(NamedTuple):
@@ -94,8 +97,9 @@ class UntrainedInARow:
 class UntakenTasks:
     """Queues of environments that only agents which join play, as long as nobody takes anything from them."""
 
-    def __init__(self, envs: dict[str, EnvSection]) -> None:
-        self._external = {name for name, section in envs.items() if section.agent == EXTERNAL}
+    def __init__(self, config: RunConfig) -> None:
+        self._run = config.run.name
+        self._external = {name for name, section in config.envs.items() if section.agent == EXTERNAL}
         self._since: dict[tuple[str, bool], tuple[float, int]] = {}  # by queue: from when on, tasks
 
     def see_queue(self, env: str, *, evaluation: bool, pending: int, open_tasks: int, now: float) -> None:
@@ -114,11 +118,47 @@ class UntakenTasks:
                 "no-agent-joined", env, 1,
                 f"environment {env} is played by agents that join, and none has taken one of its {tasks:,} "
                 f"{'evaluation ' if evaluation else ''}tasks for {now - since:.0f} s; start one: "
-                "`astraflow agent my_agent.py --join URL --run NAME`",
+                f"`astraflow agent my_agent.py --join URL --run {self._run}`",
             )
             for (env, evaluation), (since, tasks) in self._since.items()
             if now - since >= UNTAKEN_S
         ]  # fmt: skip
+
+
+class RewrittenHistories:
+    """Episodes whose agent or chat template rewrote what a policy had said: the rest of it is another trajectory."""
+
+    def __init__(self) -> None:
+        self._episodes: deque[dict[str, float]] = deque()  # the last ones: forks by reason
+        self._rewritten = 0  # of them, those with any
+
+    def see_episode(self, episode: Episode) -> None:
+        """An episode of a training group that closed."""
+        forks = {
+            name.removeprefix(FORK_REASON): count
+            for name, count in episode.metrics.items()
+            if name.startswith(FORK_REASON) and count > 0
+        }
+        if not forks and episode.metrics.get(FORKS, 0) > 0:
+            forks["unknown"] = episode.metrics[FORKS]
+        self._episodes.append(forks)
+        self._rewritten += bool(forks)
+        if len(self._episodes) > EPISODES_LOOKED_AT:
+            self._rewritten -= bool(self._episodes.popleft())
+
+    def problem(self) -> Problem | None:
+        """None unless it is the rule."""
+        if self._rewritten * 2 <= EPISODES_LOOKED_AT:
+            return None
+        known = sorted({reason for forks in self._episodes for reason in forks})
+        sums = {reason: sum(forks.get(reason, 0.0) for forks in self._episodes) for reason in known}
+        reasons = ", ".join(f"{reason} {count:,.0f}" for reason, count in sums.items())
+        text = (
+            f"in {self._rewritten} of the last {len(self._episodes)} episodes a history was rewritten ({reasons}), so "
+            "one conversation is trained as several trajectories, each with its whole prompt; send a policy's replies "
+            "back as they came, its reasoning included"
+        )
+        return Problem("histories-rewritten", "episodes", 1, text)
 
 
 def refusing_selector(source: str, kind: str, refused: int) -> Problem:

@@ -40,7 +40,7 @@ class ReplayRank(Protocol):
 
 
 class Replay:
-    """The memory of one policy."""
+    """The groups that one policy trained before."""
 
     def __init__(
         self, policy: str, section: ReplaySection, *, batch_groups: int, max_staleness: int, seed: int,
@@ -79,7 +79,7 @@ class Replay:
                 fresh[name] = group
                 age_steps = staleness(versions, group.versions, train_step)
                 draw = uniform(self._seed, "replay", self._policy, number, *group.key.parts)
-                ranked.append((float(self.rank.ask("rank", trained, age_steps=age_steps, draw=draw)), name))
+                ranked.append((self.rank.ask_number("rank", trained, age_steps=age_steps, draw=draw), name))
         ranked.sort(reverse=True)
         return [fresh[name] for _, name in ranked[: self.per_batch]]
 

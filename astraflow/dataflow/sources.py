@@ -102,7 +102,7 @@ class Source:
                 return None
             plain = self.key_at(at)
             draw = uniform(self._seed, "select", *plain.parts)
-            key = self.key_at(at, self.select.ask("level", draw)) if self._level else plain
+            key = self.key_at(at, int(self.select.ask_number("level", draw))) if self._level else plain
             if self.select.ask("take", Prompt(index=key.index, epoch=key.epoch, draw=draw)):
                 return Choice(key, at)
             first = first or Choice(key, at)

@@ -8,6 +8,8 @@ name`: what people should see of it with every batch.
 """
 
 import inspect
+import math
+import traceback
 from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
 
@@ -17,6 +19,12 @@ from astraflow.errors import ConfigError
 from astraflow.named import arguments_of, build, nearest
 
 T = TypeVar("T")
+
+
+def _told(exc: BaseException) -> str:
+    """The exception and the line of code that raised it."""
+    place = "".join(f" ({entry.filename}:{entry.lineno})" for entry in traceback.extract_tb(exc.__traceback__)[-1:])
+    return f"{exc!r}{place}"
 
 
 class StageState(msgspec.Struct):
@@ -50,9 +58,9 @@ class Stage(Generic[T]):
         if saved.data is not None:
             try:
                 self.algorithm.restore(saved.data)
-            except Exception as exc:  # users' code
+            except (Exception, SystemExit) as exc:  # users' code
                 raise ConfigError(
-                    f"{place} {kind} can't go on from its state in the snapshot: {exc!r}; "
+                    f"{place} {kind} can't go on from its state in the snapshot: {_told(exc)}; "
                     "restore its code, or start afresh with `astraflow up --fresh`"
                 ) from exc
 
@@ -60,24 +68,45 @@ class Stage(Generic[T]):
         """Call a method of the algorithm. Raises ConfigError if it fails: it may be the user's own."""
         try:
             answer = getattr(self.algorithm, method)(*args, **named)
-        except Exception as exc:
-            raise ConfigError(f"{self.place}: {self.kind} failed in {method}(): {exc!r}; mend it and go on") from exc
+        except (Exception, SystemExit) as exc:
+            text = f"{self.place}: {self.kind} failed in {method}(): {_told(exc)}; mend it and go on"
+            raise ConfigError(text) from exc
         if inspect.iscoroutine(answer):  # which would count as "yes"
             answer.close()
             raise ConfigError(f"{self.place}: {method}() of {self.kind} is async, and nobody awaits it; make it a def")
         return answer
 
+    def ask_number(self, method: str, *args: Any, **named: Any) -> float:
+        """`ask` for a number. Raises ConfigError for anything else, NaN included."""
+        answer = self.ask(method, *args, **named)
+        try:
+            number = float(answer)
+        except (TypeError, ValueError):
+            number = math.nan
+        if math.isnan(number):
+            raise ConfigError(f"{self.place}: {method}() of {self.kind} gave {str(answer)[:80]}, expected a number")
+        return number
+
     def state(self) -> StageState:
-        """For the snapshot."""
-        state = getattr(self.algorithm, "state", None)
-        return StageState(self.kind, state() if state else None, dict(self._knobs))
+        """For the snapshot. Raises ConfigError for what can't be stored."""
+        data = self.ask("state") if hasattr(self.algorithm, "state") else None
+        if ":" in self.kind:  # the user's own
+            try:
+                msgspec.msgpack.encode(data)
+            except (TypeError, ValueError, OverflowError, RecursionError) as exc:
+                text = f"{self.place}: state() of {self.kind} gave what can't be stored: {exc}; expected plain data"
+                raise ConfigError(text) from exc
+        return StageState(self.kind, data, dict(self._knobs))
 
     def metrics(self) -> dict[str, float]:
         """What the algorithm tells of itself; {} if nothing."""
         if not callable(getattr(self.algorithm, "metrics", None)):
             return {}
-        numbers: dict[str, float] = self.ask("metrics")
-        return numbers
+        answer = self.ask("metrics")
+        if not isinstance(answer, Mapping):
+            text = f"{self.place}: metrics() of {self.kind} gave {str(answer)[:80]}, expected numbers by name"
+            raise ConfigError(text)
+        return {str(name): float(value) for name, value in answer.items() if isinstance(value, int | float)}
 
     def set_knob(self, name: str, value: Any) -> None:
         """Change one argument from now on. Raises ConfigError for what the constructor wouldn't take."""

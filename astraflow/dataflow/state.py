@@ -16,6 +16,7 @@ from astraflow.dataflow.groups import OpenGroup, Seat
 from astraflow.dataflow.held_episodes import HeldEpisodes
 from astraflow.dataflow.ledger import Fate
 from astraflow.dataflow.policy_flow import PolicyFlow
+from astraflow.dataflow.problems import RewrittenHistories
 from astraflow.dataflow.snapshot import Cohort, Snapshot
 from astraflow.dataflow.sources import Mixer, Source
 from astraflow.dataflow.submissions import PREFIX, Submissions, submissions_of
@@ -43,6 +44,7 @@ class DataflowState:
         self.submissions = submissions_of(config, snapshot.waiting, snapshot.submitted)
         self.paused = snapshot.paused
         self.orders = dict(snapshot.orders)
+        self.rewritten = RewrittenHistories()
         self.refused: dict[str, int] = {}  # by source, tasks in a row before the newest one
         self.submitted_to, self.controlled_to = snapshot.submitted_to, snapshot.controlled_to
         self.mixer = _mixer(config, sizes, snapshot, self.submissions)
@@ -152,6 +154,8 @@ class DataflowState:
         correct = mean_correct(self.held[sequence] for sequence in group.sequences())
         self.feedback.group_closed(key, group.ordinal, rewards, correct)
         self._deliver_results()
+        for sequence in group.sequences() if group.trained_by else ():
+            self.rewritten.see_episode(self.held[sequence])
         if group.decision.eval_set:
             eval_set = self.evals[group.decision.eval_set]
             episodes = [self.held[sequence] for sequence in group.sequences()]

@@ -7,7 +7,7 @@ its incarnation over restarts; exit code 0 only if the run has finished, so that
 import asyncio
 import os
 import shlex
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -21,9 +21,10 @@ from astraflow.actors.base.connection import Connection
 from astraflow.actors.base.exits import EXIT_ENDED_EARLY
 from astraflow.actors.base.members import left
 from astraflow.actors.base.run_record import read_record
-from astraflow.actors.recorder.summary import read_summary, render_summary
+from astraflow.actors.recorder.summary import Summary, read_summary, render_summary
 from astraflow.bus import Bus, EmbeddedServer, HubDoor, NatsBus, topology_of
 from astraflow.config import NodeSection, RunConfig
+from astraflow.dataflow.tasks import trained_by
 from astraflow.errors import ConfigError
 from astraflow.messages.roles import Role
 from astraflow.node.entering import enter_run, refuse_a_twin
@@ -241,12 +242,24 @@ def leaf_command(run: str, door: HubDoor, connection: Connection) -> str:
     return shlex.join(["astraflow", "bus", "--leaf", url, "--region", "REGION", "--run", run, *token])
 
 
+def _ways_on(config: RunConfig, summary: Summary | None) -> Iterator[str]:
+    """Flags with which there is more to do: more steps; where the tasks have ended, more of them in a fresh run."""
+    for name, trainer in trainable(config).items():
+        policy = summary.policies.get(name) if summary else None
+        if policy is None or not policy.data_ended:
+            yield f"--set policies.{name}.trainer.steps={trainer.steps * 2}"
+            continue
+        for source, section in config.sources.items():
+            if section.epochs and name in trained_by(config, section.env):
+                yield f"--fresh --set sources.{source}.epochs={section.epochs * 2}"
+
+
 def _show_end(folder: RunFolder, config: RunConfig, console: Console, *, hint: bool) -> None:
-    if summary := read_summary(folder.summary_file):
+    if (summary := read_summary(folder.summary_file)) is not None:
         say(console, render_summary(summary))
     if not hint:
         return
     say(console, f"this run has finished; its results are in {folder.path}")
-    for name, trainer in trainable(config).items():
-        say(console, f"  go on:        --set policies.{name}.trainer.steps={trainer.steps * 2}")
+    for flags in dict.fromkeys(_ways_on(config, summary)):
+        say(console, f"  go on:        {flags}")
     say(console, "  start afresh: --fresh")

@@ -22,8 +22,11 @@ from astraflow.messages.metric_names import (
     EVAL,
     EVAL_SIZE,
     LABEL_SET,
+    TRAIN,
     TRAIN_LOSS,
     TRAIN_REWARD_MEAN,
+    TRAIN_SAMPLES,
+    TRAIN_SKIPPED,
 )
 from astraflow.view.history import EpisodeTotals, EvalPoint, History
 from astraflow.view.jsonl_lines import encode_line, episode_line, read_episodes, read_metrics
@@ -98,6 +101,19 @@ def test_summary_has_before_and_after_of_every_set_and_policy() -> None:
     assert summary.episodes == {"env": 1, "ok": 1, "truncated": 1}
     assert summary.finished
     assert not summary.policies["judge"].trainable
+
+
+def test_an_empty_last_batch_is_the_end_of_the_data_and_no_skipped_step() -> None:
+    skipped = [
+        Metrics(kind=TRAIN, at=CREATED_AT, policy="solver", step=3, batch=batch, values={TRAIN_SKIPPED: 1.0, **values})
+        for batch, values in ((4, {TRAIN_SAMPLES: 8.0}), (5, {TRAIN_SAMPLES: 0.0}))
+    ]
+    summary = summarise(history_of(train(3), *skipped), EpisodeTotals())
+    solver = summary.policies["solver"]
+    assert solver.skipped_steps == 1
+    assert "ended early" not in render_summary(summary)
+    early = msgspec.structs.replace(summary, policies={"solver": msgspec.structs.replace(solver, steps=3)})
+    assert "ended early its sources have no more tasks" in render_summary(early)
 
 
 def test_summary_of_a_drained_run_is_not_finished_and_knows_no_first_step() -> None:

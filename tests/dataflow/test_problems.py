@@ -7,9 +7,17 @@ from typing import Any
 import pytest
 
 from astraflow.actors.dataflow.standstill import FailureStreak, ToldProblems
-from astraflow.config import DataflowSection, EnvSection, SelectSection, SourceSection, TrainerSection
+from astraflow.config import (
+    DataflowSection,
+    EnvSection,
+    ReplaySection,
+    RunConfig,
+    SelectSection,
+    SourceSection,
+    TrainerSection,
+)
 from astraflow.dataflow.ledger import Fate
-from astraflow.dataflow.problems import GROUPS_IN_A_ROW, UNTAKEN_S, Problem
+from astraflow.dataflow.problems import EPISODES_LOOKED_AT, GROUPS_IN_A_ROW, UNTAKEN_S, Problem
 from astraflow.dataflow.sources import LEAST_SKIPPED
 from astraflow.errors import ConfigError, TrainingError
 from astraflow.messages import Reason, Task
@@ -41,6 +49,47 @@ class AsyncTake:
 
     def observe(self, result):
         pass
+
+
+class Exits:
+    def drops(self, group):
+        raise SystemExit(3)
+
+
+class Mixed:
+    count = 0
+
+    def key(self, group, versions):
+        self.count += 1
+        return "text" if self.count % 2 else 1
+
+
+class NoNumber:
+    def rank(self, group, *, age_steps, draw):
+        return None
+
+
+class TakesAll:
+    def take(self, prompt):
+        return True
+
+    def observe(self, result):
+        pass
+
+
+class Unstorable(TakesAll):
+    def state(self):
+        return {"lock": object()}
+
+
+class OddMetrics(TakesAll):
+    def metrics(self):
+        return 7
+
+
+class OddLevel(TakesAll):
+    def level(self, draw):
+        return "high"
 
 
 class Returns:
@@ -161,6 +210,25 @@ def test_a_selector_that_refuses_all_is_counted_and_told() -> None:
     assert world.core.batch_metrics("solver")["dataflow.skipped_tasks"] >= 2 * LEAST_SKIPPED
 
 
+@pytest.mark.parametrize(
+    ("metrics", "reasons"),
+    [
+        ({"forks": 7.0, "forks/reply": 5.0, "forks/agent": 2.0}, "(agent 256, reply 640)"),
+        ({"forks": 7.0}, "(unknown 896)"),
+    ],
+    ids=["reasons", "number"],
+)
+def test_histories_that_are_rewritten_as_a_rule_are_told_with_reasons(metrics: dict[str, float], reasons: str) -> None:
+    world = world_of(filters=(), max_staleness=40)
+    play(world, EPISODES_LOOKED_AT // 8, lambda task: {"solver": float(task.member)}, metrics=metrics)
+    assert texts(world) == [], "in half of them, perhaps"
+    play(world, EPISODES_LOOKED_AT // 8, lambda task: {"solver": float(task.member)}, metrics=metrics)
+    assert reasons in texts(world)[0]
+    assert texts(world)[0].startswith("in 128 of the last 128 episodes a history was rewritten")
+    play(world, EPISODES_LOOKED_AT // 8, lambda task: {"solver": float(task.member)})
+    assert texts(world) == []
+
+
 def test_a_selector_that_takes_some_is_no_problem() -> None:
     world = world_of(select="greso", filters=())
     play(world, 8, lambda task: {"solver": 1.0})
@@ -173,6 +241,40 @@ def test_a_filter_that_is_a_coroutine_is_refused_and_not_taken_for_yes(filters: 
     world = world_of(filters=(filters,))
     with pytest.raises(ConfigError, match=r"drops\(\) of own_stages:\w+ is async, and nobody awaits it"):
         play(world, 1, lambda task: {"solver": float(task.member)})
+
+
+def play_a_batch(config: RunConfig) -> None:
+    world = World(config)
+    play(world, 2, lambda task: {"solver": float(task.member)})
+    world.act()
+    world.core.batch_metrics("solver")
+    play(world, 6, lambda task: {"solver": float(task.member)})
+
+
+@pytest.mark.parametrize(
+    ("stage", "told"),
+    [
+        ({"filters": ("own_stages:Exits",)}, r"failed in drops\(\): SystemExit\(3\) \(.*own_stages.py:\d+\); mend it"),
+        ({"order": "own_stages:Mixed"}, "dataflow.order: keys of own_stages:Mixed can't be compared: '<' not supp"),
+        ({"replay": "own_stages:NoNumber"}, r"replay: rank\(\) of own_stages:NoNumber gave None, expected a number"),
+        ({"select": "own_stages:Unstorable"}, r"state\(\) of own_stages:Unstorable gave what can't be stored"),
+        ({"select": "own_stages:OddMetrics"}, r"metrics\(\) of own_stages:OddMetrics gave 7, expected numbers by name"),
+        ({"select": "own_stages:OddLevel"}, r"level\(\) of own_stages:OddLevel gave high, expected a number"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_stages_of_ones_own_that_misbehave_are_named_with_what_is_wrong(stage: dict[str, Any], told: str) -> None:
+    filters = stage.get("filters", ())
+    replay = ReplaySection(kind=stage.get("replay", "none"), share=0.5)
+    section = TrainerSection(steps=9, batch_groups=2, filters=filters, replay=replay, max_staleness=4)
+    select = SelectSection(kind=stage.get("select", "accept-all"))
+    config = config_of(
+        trainers={"solver": section},
+        sources={"train": SourceSection(env="math", group_size=4, select=select)},
+        dataflow=DataflowSection(task_deadline_s=100.0, order=stage.get("order", "edf")),
+    )
+    with pytest.raises(ConfigError, match=told):
+        play_a_batch(config)
 
 
 RUN = """\
@@ -226,7 +328,7 @@ def test_an_environment_of_agents_that_join_is_told_if_nobody_takes_its_tasks() 
     assert world.core.problems(UNTAKEN_S - 1) == []
     (problem,) = world.core.problems(UNTAKEN_S)
     assert (problem.kind, problem.subject) == ("no-agent-joined", "math")
-    assert f"none has taken one of its {tasks:,} tasks for 30 s; start one: `astraflow agent" in problem.text
+    assert f"none has taken one of its {tasks:,} tasks for 30 s; start one: " in problem.text
     world.core.on_queue("math", tasks - 1, UNTAKEN_S + 1)
     assert world.core.problems(UNTAKEN_S + 1) == [], "somebody has taken one"
 

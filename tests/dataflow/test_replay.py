@@ -3,6 +3,7 @@
 from collections import Counter
 from typing import Any
 
+import msgspec
 import pytest
 
 from astraflow.config import ReplaySection
@@ -35,6 +36,17 @@ def test_latest_takes_the_newest_within_the_bound() -> None:
     assert replay.per_batch == 2
     assert indices(replay.pick(2, VERSIONS, train_step=4)) == [3, 1], "version 0 would be 4 steps old"
     assert indices(replay.stale(VERSIONS, 4)) == [2]
+
+
+def test_a_member_that_has_aged_since_is_left_out_and_the_others_are_trained_again() -> None:
+    replay = replay_of("latest", max_staleness=2)
+    both = msgspec.structs.replace(group(0), versions=(2, 3), sampled_by=((2,), (3,)))
+    replay.trained(both, number=1, worth=1.0)
+    (at_four,), (at_five,) = replay.pick(2, VERSIONS, train_step=4), replay.pick(3, VERSIONS, train_step=5)
+    assert (at_four.trained_members, at_five.trained_members) == ((0, 1), (1,))
+    assert replay.pick(4, VERSIONS, train_step=6) == []
+    assert indices(replay.stale(VERSIONS, 5)) == []
+    assert indices(replay.stale(VERSIONS, 6)) == [0]
 
 
 def test_a_group_is_in_so_many_batches_and_no_more() -> None:

@@ -70,6 +70,19 @@ def test_greso_starts_a_streak_anew_when_a_solved_task_fails() -> None:
 ITERATION = [EASY] * 2 + [HARD] + [MIXED] * 7
 
 
+@pytest.mark.parametrize(
+    ("easy", "hard", "expected"),
+    [(3, 5, (0.4, 0.4)), (1, 5, (0.6, 0.4)), (3, 3, (0.4, 0.6)), (1, 3, (0.6, 0.6))],
+)
+def test_greso_splits_its_target_between_easy_and_hard(easy: int, hard: int, expected: tuple[float, float]) -> None:
+    """Of 20 groups the easy share aims at 0.3 · 1/3 = 2 groups, the hard one at the other 4."""
+    greso = select("greso", target=0.3, easy_share=1 / 3, window=20 - easy - hard, step=0.1)
+    outcomes = [EASY] * easy + [HARD] * hard + [MIXED] * (20 - easy - hard)
+    for index, rewards in enumerate(outcomes):
+        greso.observe(result(index, *rewards, epoch=1))
+    assert (greso.p_easy, greso.p_hard) == pytest.approx(expected)
+
+
 @pytest.mark.parametrize("window", [7, 0], ids=["window", "batch"])
 def test_greso_adapts_easy_and_hard_apart_once_per_training_iteration(window: int) -> None:
     greso = select("greso", target=0.3, window=window, step=0.1)

@@ -126,6 +126,7 @@ def test_a_restart_counts_and_remembers_the_same(snapshot_first: bool) -> None:
         world.save()
     world.emit("solver")
     before = (world.core.ledger("solver"), _remembered(world.core))
+    assert [worth for *_, worth in before[1]] == [0.25], "mean size of 0.5 and 0: -0.5 was withheld"
     for _ in range(2):
         world.crash()
         while world.read < len(world.episodes):

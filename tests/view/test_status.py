@@ -291,3 +291,9 @@ def test_a_record_that_tells_no_ages_keeps_its_own_times() -> None:
     view = view_of()
     view.apply("member.x", member("x", "rollout", since=AT, state_s=float("nan"), waits_since=1e300), written_at=AT - 1)
     assert (view.members["x"].since, view.members["x"].waits_since) == (AT, 0.0)
+
+
+def test_what_dataflow_finds_wrong_with_the_run_is_a_problem_line() -> None:
+    told = ("solver learns nothing: its last 64 groups were not trained", "the selector of source train refused 1,000")
+    members = [*without("dataflow"), member("dataflow-n-0", "dataflow", problems=told)]
+    assert view_of(*members).problems() == list(told)

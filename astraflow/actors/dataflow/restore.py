@@ -1,8 +1,9 @@
 """Bring a dataflow back to where the logs say it is.
 
 Order: snapshot → submissions behind it → batches (their samples are spent) → decisions behind it → the episodes that it
-refers to → episodes behind it. Only then may the driver decide again. Users' orders come after that: one that was
-carried out twice is better than none. It publishes nothing.
+refers to → episodes behind it. (Batches and decisions give the same state in either order: groups close only when their
+episodes are read, which comes after both.) Only then may the driver decide again. Users' orders come after that: one
+that was carried out twice is better than none. It publishes nothing.
 """
 
 import asyncio

@@ -13,7 +13,7 @@ import msgspec
 from astraflow.config import RunConfig
 from astraflow.dataflow.ledger import ISSUED, RECORD_COUNTS, Fate
 from astraflow.messages import Head, Ledger, Progress, RunRecord
-from astraflow.messages.metric_names import TRAIN_STALENESS_MAX, TRAIN_STALENESS_MEAN, TRAIN_TOKENS
+from astraflow.messages.metric_names import TRAIN_SAMPLES, TRAIN_STALENESS_MAX, TRAIN_STALENESS_MEAN, TRAIN_TOKENS
 from astraflow.view.history import EpisodeTotals, EvalPoint, History, PolicyHistory
 from astraflow.view.wording import amount, change, counts, duration
 
@@ -44,6 +44,11 @@ class PolicySummary(msgspec.Struct, frozen=True, kw_only=True):
     eval: dict[str, EvalSummary] = {}
     skipped: dict[str, int] = {}  # tasks by the reason why they were not trained
     ledger: dict[str, int] = {}  # every row, as dataflow counted; late, retried and unknown count records
+
+    @property
+    def data_ended(self) -> bool:
+        """It finished before its steps: no more tasks were left to train on."""
+        return self.finished and self.steps < self.steps_planned
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,7 +130,8 @@ def _policy(
         trained_digest=progress.trained_digest if progress else "",
         staleness_mean=sum(means) / len(means) if means else None,
         staleness_max=max((value for _, value in history.series(TRAIN_STALENESS_MAX)), default=None),
-        skipped_steps=len(history.skipped),
+        # An empty last batch only says that there is no more to train.
+        skipped_steps=sum(metrics.values.get(TRAIN_SAMPLES) != 0 for metrics in history.skipped.values()),
         eval=evals,
         skipped={reason: count for reason, count in counted.items() if count and reason not in NOT_SKIPPED},
         ledger=counted,
@@ -164,6 +170,8 @@ def _policy_lines(name: str, policy: PolicySummary) -> list[str]:
         f"{name}: {policy.steps} of {policy.steps_planned} steps · version {policy.version} · "
         f"{amount(policy.trained_tokens)} tokens trained, {amount(policy.generated_tokens)} generated"
     ]
+    if policy.data_ended:
+        lines.append("  ended early its sources have no more tasks")
     for set_name, points in policy.eval.items():
         correct = change(points.before.correct, points.after.correct)
         reward = change(points.before.reward, points.after.reward)

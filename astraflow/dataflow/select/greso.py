@@ -52,7 +52,7 @@ class Greso:
         return self._seen < self.warm_up or prompt.draw < self.probability(prompt.index)
 
     def probability(self, index: int) -> float:
-        """With which the task is tried."""
+        """The chance with which the task is tried."""
         length, easy = self._streaks.get(index, (0, False))
         return max(self.floor, (self.p_easy if easy else self.p_hard) ** length)
 

@@ -38,7 +38,7 @@ class Levels:
         self._groups, self._success = 0, 0.0
 
     def level(self, draw: float) -> int:
-        """Of the next task."""
+        """The level of the next task."""
         if self.newest and draw < self.review:
             return int(draw / self.review * self.newest)
         return self.newest
