@@ -43,7 +43,7 @@ def page() -> str:
         "",
     ]
     for role in Role.with_a_key():
-        rights = rights_of(role, names)
+        rights = rights_of(role, names, key="<key>")
         if rights is not None:
             lines += _rights(role, rights)
     return "\n".join(lines)

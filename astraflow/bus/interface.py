@@ -48,7 +48,7 @@ class Kv(Protocol):
     def watch(self, prefix: str) -> AsyncGenerator[KvUpdate, None]:
         """Keys below `prefix`: values now, then an update with key "", then changes, for ever.
 
-        "member." is every key that starts so, "run" that key (and any that starts with "run."), "" is everything.
+        "member." is every key that starts so, "run" is that key, "" is everything.
         After a reconnect the current values are told again, and what vanished meanwhile as deleted; none is missed.
         """
 

@@ -17,10 +17,12 @@ from astraflow.bus.deadletters import NatsDeadLetters
 from astraflow.bus.entries import KvEntry, KvUpdate
 from astraflow.bus.faults import ApiError, LinkLostError, NoAnswerError
 from astraflow.bus.link import Link
+from astraflow.bus.names import Kind
 from astraflow.bus.parts import part_size
 from astraflow.bus.publish import Publisher, Stored, read_stored
-from astraflow.bus.reader import ConsumerLostError, consume
+from astraflow.bus.reader import LOOK_EVERY_S, Reader, reading
 from astraflow.bus.retry import RETRY_S, until_answered
+from astraflow.bus.session import Session
 from astraflow.bus.topology import Topology
 from astraflow.bus.wiring import MEMBER, PROBE, family_of
 from astraflow.errors import BusError, FencedError, MessageError
@@ -105,34 +107,49 @@ class NatsKv:
                             yield update
             except LinkLostError:
                 continue
-            except (NoAnswerError, ApiError, ConsumerLostError) as exc:
+            except (NoAnswerError, ApiError) as exc:
                 log.debug("bus.watch_restarts", extra={"prefix": prefix, "why": str(exc)})
                 await asyncio.sleep(RETRY_S)
 
     async def _watch_once(self, prefix: str, known: dict[str, int]) -> AsyncGenerator[KvUpdate, None]:
-        """One consumer's life; `known` holds the revision of every key that was told and is there."""
-        session = await self._link.session()
+        """One session's life; `known` holds the revision of every key that was told and is there."""
+        names, session = self._topology, await self._link.session()
         unseen, caught_up = set(known), False
-        async with aclosing(
-            consume(session, self._topology.kv, self._filters(prefix), {"deliver_policy": "last_per_subject"})
-        ) as messages:
+        patterns = [names.kv_pattern(prefix)] if prefix else [names.kv_pattern(""), names.kv_pattern(MEMBER.prefix)]
+        readers = [Reader(session, self._stream_of(names.kv_key(pattern)), pattern, start=1) for pattern in patterns]
+        news = names.news(Kind.KV, patterns[0] if prefix else ">")
+        looked_at = asyncio.get_running_loop().time()
+        async with aclosing(reading(session, readers, news=news)) as messages:
             async for raw in messages:
                 if raw is not None:
-                    key = raw.stored.subject.removeprefix(self._topology.kv_prefix)
+                    key = names.kv_key(raw.stored.subject)
                     unseen.discard(key)
                     if (update := await self._update(key, raw.stored, known)) is not None:
                         yield update
-                if not caught_up and (raw is None or raw.pending == 0):
+                    continue
+                gone = list(unseen)
+                if caught_up and (now := asyncio.get_running_loop().time()) - looked_at >= LOOK_EVERY_S:
+                    looked_at, gone = now, await self._expired(session, patterns[-1], known)
+                unseen.clear()
+                for key in gone:
+                    yield KvUpdate(key, None, known.pop(key))
+                if not caught_up:
                     caught_up = True
-                    for key in unseen:
-                        yield KvUpdate(key, None, known.pop(key))
                     yield KvUpdate("", None, 0)
 
-    def _filters(self, prefix: str) -> list[str]:
-        root = self._topology.kv_prefix
-        if not prefix or prefix.endswith("."):
-            return [f"{root}{prefix}>"]
-        return [f"{root}{prefix}", f"{root}{prefix}.>"]
+    async def _expired(self, session: Session, pattern: str, known: dict[str, int]) -> list[str]:
+        """Members that are there no more: their stream has no markers that would say so."""
+        members = [key for key in known if MEMBER.has(key)]
+        if not members:
+            return []
+        request = f"STREAM.INFO.{self._topology.members}"
+        if (await session.api(request))["state"]["messages"] == len(members):  # as most of the time
+            return []
+        there = (await session.api(request, {"subjects_filter": pattern}))["state"].get("subjects") or {}
+        return [key for key in members if self._topology.kv_subject(key) not in there]
+
+    def _stream_of(self, key: str) -> str:
+        return self._topology.members if key.startswith(MEMBER.prefix) else self._topology.kv
 
     async def _update(self, key: str, stored: Stored, known: dict[str, int]) -> KvUpdate | None:
         if _is_marker(stored):
@@ -141,7 +158,7 @@ class NatsKv:
             envelope, message = self._admit(stored)
         except MessageError as exc:
             await self._dead_letters.add(
-                stream=self._topology.kv, subject=stored.subject, sequence=stored.sequence, data=stored.data,
+                stream=self._stream_of(key), subject=stored.subject, sequence=stored.sequence, data=stored.data,
                 reason=str(exc),
             )  # fmt: skip
             return None
@@ -150,9 +167,9 @@ class NatsKv:
 
     def _admit(self, stored: Stored) -> Decoded:
         """Raises MessageError for what isn't a value of its key."""
-        row = self._topology.row_of_stream[self._topology.kv]
+        key = self._topology.kv_key(stored.subject)
+        row = self._topology.row_of_stream[self._stream_of(key)]
         decoded = admit(stored.data, row=row, run=self._topology.run)
-        key = stored.subject.removeprefix(self._topology.kv_prefix)
         family = family_of(key)
         if family is not None and type(decoded.message) is not family.message:
             raise MessageError(f"KV key {key} holds a {type(decoded.message).__name__}")
@@ -181,7 +198,7 @@ class NatsKv:
             )
         try:
             ack = await self._publisher.store(
-                subject, data, stream=self._topology.kv, msg_id=msg_id, headers=headers, expected=expected,
+                subject, data, stream=self._stream_of(key), msg_id=msg_id, headers=headers, expected=expected,
                 deadline_s=deadline_s,
             )  # fmt: skip
         except FencedError:
@@ -194,7 +211,5 @@ class NatsKv:
         return ack.sequence
 
     async def _tail(self, key: str) -> Stored | None:
-        subject = self._topology.kv_subject(key)
-        return await until_answered(
-            self._link, lambda session: read_stored(session, self._topology.kv, last_by_subj=subject)
-        )
+        subject, stream = self._topology.kv_subject(key), self._stream_of(key)
+        return await until_answered(self._link, lambda session: read_stored(session, stream, last_by_subj=subject))

@@ -46,12 +46,15 @@ class NatsLogs:
         if cursor is not None:
             await self._verify(stream, cursor, state)
             first = cursor.sequence + 1
-        filters = (subject,) if subject is not None else self._topology.row_of_stream[stream].subjects
+        row = self._topology.row_of_stream[stream]
+        if subject is None:
+            (subject,) = row.subjects
+        news = self._topology.news(row.kind, subject)
         last = state.last_sequence
         if not follow and first > last:
             return
         async with aclosing(
-            read_raw(self._link, stream, filters, start=first, incarnation=state.incarnation)
+            read_raw(self._link, stream, subject, news=news, start=first, incarnation=state.incarnation)
         ) as messages:
             async for raw in messages:
                 if not follow and (raw is None or raw.stored.sequence > last):

@@ -17,6 +17,7 @@ import msgspec
 
 from astraflow.bus.entries import PublishAck
 from astraflow.bus.faults import ApiError, LinkLostError, NoAnswerError
+from astraflow.bus.incoming import headers_of
 from astraflow.bus.link import Link
 from astraflow.bus.session import Session
 from astraflow.bus.waits import Waits
@@ -94,14 +95,8 @@ async def read_stored(session: Session, stream: str, **where: int | str) -> Stor
         if exc.err_code == NO_MESSAGE:
             return None
         raise
-    headers = parse_headers(base64.b64decode(found.get("hdrs", "")))
+    headers = headers_of(base64.b64decode(found.get("hdrs", "")))
     return Stored(found["subject"], found["seq"], headers, base64.b64decode(found.get("data", "")))
-
-
-def parse_headers(raw: bytes) -> dict[str, str]:
-    """NATS/1.0 header lines as a dict."""
-    lines = raw.decode("utf-8", "replace").split("\r\n")[1:]
-    return {name.strip(): value.strip() for name, colon, value in (line.partition(":") for line in lines) if colon}
 
 
 class Publisher:

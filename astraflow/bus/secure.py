@@ -14,7 +14,7 @@ from pathlib import Path
 
 from astraflow.bus.certificates import INSTALL, make_certificates
 from astraflow.bus.private import write_private
-from astraflow.bus.rights import GUESTS, guest_services, rights_of
+from astraflow.bus.rights import GUESTS, guest_services, news_of, rights_of
 from astraflow.bus.topology import Topology
 from astraflow.errors import ConfigError
 from astraflow.messages.roles import Role
@@ -77,17 +77,25 @@ def accounts_text(runs: Mapping[Topology, Mapping[Role, str]]) -> str:
 def _account_block(names: Topology, keys: Mapping[Role, str]) -> str:
     own, guests = f"RUN_{names.run}", f"GUESTS_{names.run}"
     insiders = [role for role in Role.with_a_key() if role not in GUESTS]
-    services = guest_services(names)
+    services, news = guest_services(names), news_of(names)
     return "\n".join(
         [
             f"  {own} {{",
             "    jetstream: enabled",
             *_lines("users", [_user(role, keys[role], names) for role in insiders]),
-            *_lines("exports", [f'{{ service: "{s}", response: stream, accounts: ["{guests}"] }}' for s in services]),
+            *_lines(
+                "exports",
+                [f'{{ service: "{s}", response: stream, accounts: ["{guests}"] }}' for s in services]
+                + [f'{{ stream: "{news}", accounts: ["{guests}"] }}'],
+            ),
             "  }",
             f"  {guests} {{",
             *_lines("users", [_user(role, keys[role], names) for role in GUESTS]),
-            *_lines("imports", [f'{{ service: {{ account: "{own}", subject: "{s}" }} }}' for s in services]),
+            *_lines(
+                "imports",
+                [f'{{ service: {{ account: "{own}", subject: "{s}" }} }}' for s in services]
+                + [f'{{ stream: {{ account: "{own}", subject: "{news}" }} }}'],
+            ),
             "  }",
         ]
     )
@@ -98,7 +106,7 @@ def _lines(key: str, items: Sequence[str]) -> list[str]:
 
 
 def _user(role: Role, public_key: str, names: Topology) -> str:
-    rights = rights_of(role, names)
+    rights = rights_of(role, names, key=public_key)
     if rights is None:
         return f"{{ nkey: {public_key} }} # {role}"
     publish, subscribe = (", ".join(f'"{s}"' for s in allowed) for allowed in (rights.publish, rights.subscribe))
