@@ -5,7 +5,7 @@
 
 from astraflow.bus.bus import NatsBus
 from astraflow.bus.entries import Cursor, DeadLetter, KvEntry, KvUpdate, LogEntry, LogState, PublishAck
-from astraflow.bus.faults import ApiError
+from astraflow.bus.faults import ApiError, UnreadableValueError
 from astraflow.bus.interface import Bus, CoreFeed, Delivery, WorkQueue
 from astraflow.bus.leaf import HUB_DOMAIN, HubDoor, LeafDoor
 from astraflow.bus.names import Kind
@@ -39,6 +39,7 @@ __all__ = [
     "PublishAck",
     "Row",
     "Topology",
+    "UnreadableValueError",
     "WorkQueue",
     "topology_of",
 ]

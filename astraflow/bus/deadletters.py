@@ -60,6 +60,9 @@ class NatsDeadLetters:
             stored = await until_answered(self._link, partial(read_stored, stream=stream, seq=sequence))
             if stored is not None:
                 headers = stored.headers
-                origin, number = headers.get(SUBJECT, ""), int(headers.get(SEQUENCE, "0"))
+                origin, told = headers.get(SUBJECT, ""), headers.get(SEQUENCE, "")
+                number = (
+                    int(told) if told.isascii() and told.isdigit() and len(told) < 20 else 0
+                )  # anybody may write here
                 found.append(DeadLetter(origin, number, headers.get(REASON, ""), stored.data))
         return found

@@ -52,12 +52,13 @@ class KvEntry:
 
 @dataclass(frozen=True, slots=True)
 class KvUpdate:
-    """A change. `message` None = deleted or expired. Key "" = the values that there were have all been told."""
+    """A change. `message` None = deleted, expired or unreadable. Key "" = what there was has all been told."""
 
     key: str
     message: Any | None
     revision: int
     sent_at: float = 0.0  # unix seconds, by its producer's clock; 0 for what is gone
+    unreadable: bool = False  # there is something, but no message of the key's type
 
 
 class PublishAck(msgspec.Struct, frozen=True):

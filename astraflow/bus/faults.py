@@ -1,6 +1,6 @@
 """What can go wrong between this process and the server, by what the caller does about it."""
 
-from astraflow.errors import BusError
+from astraflow.errors import BusError, MessageError
 
 
 class LinkLostError(BusError):
@@ -21,3 +21,14 @@ class ApiError(BusError):
     def __init__(self, request: str, code: int, err_code: int, description: str) -> None:
         super().__init__(f"nats-server refused {request}: {description} (code {code}, err_code {err_code})")
         self.code, self.err_code, self.description = code, err_code, description
+
+
+class UnreadableValueError(MessageError):
+    """A KV key holds what can't be read. Whoever knows its value may write it over `revision`."""
+
+    def __init__(self, key: str, revision: int, why: str) -> None:
+        super().__init__(
+            f"KV key {key} can't be read ({why}): something else wrote to the bus, or its store is damaged; restore "
+            f"the server's store folder, or start the run afresh (`astraflow up --fresh`)"
+        )
+        self.key, self.revision = key, revision

@@ -23,7 +23,7 @@ class Kv(Protocol):
     """
 
     async def get(self, key: str) -> KvEntry | None:
-        """None if the key is absent, deleted or expired. Raises MessageError if its value is malformed."""
+        """None if the key is absent, deleted or expired. Raises UnreadableValueError if its value is malformed."""
 
     async def put(
         self,

@@ -15,7 +15,7 @@ from astraflow.bus.admit import admit
 from astraflow.bus.claims import ttl_header
 from astraflow.bus.deadletters import NatsDeadLetters
 from astraflow.bus.entries import KvEntry, KvUpdate
-from astraflow.bus.faults import ApiError, LinkLostError, NoAnswerError
+from astraflow.bus.faults import ApiError, LinkLostError, NoAnswerError, UnreadableValueError
 from astraflow.bus.link import Link
 from astraflow.bus.names import Kind
 from astraflow.bus.parts import part_size
@@ -56,7 +56,10 @@ class NatsKv:
         stored = await self._tail(key)
         if stored is None or _is_marker(stored):
             return None
-        return KvEntry(key, self._admit(stored).message, stored.sequence)
+        try:
+            return KvEntry(key, self._admit(stored).message, stored.sequence)
+        except MessageError as exc:
+            raise UnreadableValueError(key, stored.sequence, str(exc)) from exc
 
     async def put(
         self,
@@ -161,7 +164,8 @@ class NatsKv:
                 stream=self._stream_of(key), subject=stored.subject, sequence=stored.sequence, data=stored.data,
                 reason=str(exc),
             )  # fmt: skip
-            return None
+            known.pop(key, None)
+            return KvUpdate(key, None, stored.sequence, unreadable=True)
         known[key] = stored.sequence
         return KvUpdate(key, message, stored.sequence, envelope.sent_at)
 

@@ -113,7 +113,7 @@ class NatsLogs:
             return None
 
     async def _decoded(self, stream: str, stored: Stored, incarnation: str) -> LogEntry:
-        data = await self._claims.join(stored.subject, stored.headers, stored.data)
+        data = await self._claims.join(stored.subject, stored.headers, stored.data, sequence=stored.sequence)
         envelope, message = admit(data, row=self._topology.row_of_stream[stream], run=self._topology.run)
         cursor = Cursor(incarnation, stored.sequence, stored.message_id)  # "" if its sender gave none
         return LogEntry(message, envelope, stored.subject, stored.sequence, cursor)

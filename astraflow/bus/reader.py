@@ -18,7 +18,7 @@ from astraflow.bus.faults import ApiError, LinkLostError, NoAnswerError
 from astraflow.bus.feed import Feed
 from astraflow.bus.link import Link
 from astraflow.bus.publish import Stored
-from astraflow.bus.session import SEQUENCE, Session
+from astraflow.bus.session import SEQUENCE, SUBJECT, Session
 from astraflow.errors import BusError, CursorError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ BEHIND_S = 0.02  # a server of a cluster may have less than the one whose news i
 SILENT_S = 2.5
 FAR_SILENT_S = 30.0  # behind a thin link, where weights may be ahead of an answer
 RETRY_S = 0.1
-SUBJECT, PENDING, LAST = "Nats-Subject", "Nats-Num-Pending", "Nats-Last-Sequence"
+PENDING, LAST = "Nats-Num-Pending", "Nats-Last-Sequence"
 
 
 async def stream_state(session: Session, stream: str) -> LogState:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SEQUENCE = "Nats-Sequence"  # a header of every stored message that is read, and of nothing else
+SUBJECT, SEQUENCE = "Nats-Subject", "Nats-Sequence"  # headers of every stored message that is read, of nothing else
 LINGER_S = 0.02
 CLOSE_WITHIN_S = 0.5
 MAX_UNSENT_BYTES = 8 << 20  # above this a sender waits until the socket has taken what is buffered

@@ -112,6 +112,7 @@ class Row:
     max_per_subject: int = 0
     max_bytes: int = 0
     max_message_bytes: int = 0
+    max_whole_bytes: int = 1 << 30  # of a split one
     max_age_s: float = 0.0
     marker_ttl_s: float = 0.0  # how long the server says that a key has expired
     bound_key: str = ""  # the run file's key for the bound that pushes back
@@ -237,7 +238,8 @@ def home_rows(names: Names, limits: Limits, envs: Sequence[str], policies: Seque
             kind=Kind.GEN, stream=names.gen_requests, subjects=(names.gen(ANY),), messages=(GenRequest,),
             writers=(Role.ROLLOUT,), readers=(Role.POLICY,),
             released="a replica accepts it; the requester supervises", queue=True, memory=True, message_ttl=True,
-            max_per_subject=limits.max_requests, max_bytes=limits.max_requests_bytes, consumers=tuple(gens),
+            max_per_subject=limits.max_requests, max_bytes=limits.max_requests_bytes, max_whole_bytes=64 << 20,
+            consumers=tuple(gens),
             replicas=replicas,
         ),
         Row(

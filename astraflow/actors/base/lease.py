@@ -24,7 +24,7 @@ import msgspec
 
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.process_identity import has_ended, own_process, until_ended
-from astraflow.bus import KvUpdate, wiring
+from astraflow.bus import KvUpdate, UnreadableValueError, wiring
 from astraflow.concurrency import Background
 from astraflow.errors import FencedError
 from astraflow.messages import Lease, MemberState
@@ -72,7 +72,11 @@ class HeldLease:
                     self._key, self._record, expected_revision=self._revision, deadline_s=None
                 )
             except FencedError as exc:
-                raise FencedError(await self._lost()) from exc
+                try:
+                    raise FencedError(await self._lost()) from exc
+                except UnreadableValueError as damaged:  # nobody took it: what is there is no lease
+                    self._revision = damaged.revision
+                    continue
             self._until = sent_at + self._record.lease_s
             self._renewed.set()
             with suppress(TimeoutError):
@@ -144,6 +148,7 @@ class _Waiter:
         self._news = asyncio.Event()
         self._record: Lease | None = None
         self._revision = 0
+        self._overwrite = 0  # revision of what is there and is no lease
         self._seen_at = 0.0
         self._reconnects = 0
 
@@ -157,6 +162,7 @@ class _Waiter:
             self._known = True
         elif update.revision != self._revision:  # a reconnect tells old values again
             self._record = update.message if isinstance(update.message, Lease) else None
+            self._overwrite = update.revision if update.unreadable else 0
             self._revision = update.revision
             self._see()
         self._news.set()
@@ -211,7 +217,7 @@ class _Waiter:
             process=own_process(),
             lease_s=ctx.config.bus.lease_s,
         )
-        sent_at, expected = now(), self._revision if old is not None else 0
+        sent_at, expected = now(), self._revision if old is not None else self._overwrite
         try:
             revision = await ctx.bus.kv.put(lease_key(self._name), record, expected_revision=expected, deadline_s=None)
         except FencedError:
