@@ -17,7 +17,7 @@ from astraflow.bus.deadletters import NatsDeadLetters
 from astraflow.bus.entries import KvEntry, KvUpdate
 from astraflow.bus.faults import ApiError, LinkLostError, NoAnswerError, UnreadableValueError
 from astraflow.bus.link import Link
-from astraflow.bus.names import Kind
+from astraflow.bus.names import LOOSE, Kind
 from astraflow.bus.parts import part_size
 from astraflow.bus.publish import Publisher, Stored, read_stored
 from astraflow.bus.reader import LOOK_EVERY_S, Reader, reading
@@ -118,9 +118,12 @@ class NatsKv:
         """One session's life; `known` holds the revision of every key that was told and is there."""
         names, session = self._topology, await self._link.session()
         unseen, caught_up = set(known), False
-        patterns = [names.kv_pattern(prefix)] if prefix else [names.kv_pattern(""), names.kv_pattern(MEMBER.prefix)]
-        readers = [Reader(session, self._stream_of(names.kv_key(pattern)), pattern, start=1) for pattern in patterns]
-        news = names.news(Kind.KV, patterns[0] if prefix else ">")
+        pattern = names.kv_pattern(prefix)
+        readers = [Reader(session, self._stream_of(prefix), pattern, start=1)]
+        if not prefix:
+            pattern = f"{names.root}.>"
+            readers.append(Reader(session, names.members, pattern, start=1))
+        news = names.news(Kind.KV, pattern if prefix else ">")
         looked_at = asyncio.get_running_loop().time()
         async with aclosing(reading(session, readers, news=news)) as messages:
             async for raw in messages:
@@ -132,7 +135,7 @@ class NatsKv:
                     continue
                 gone = list(unseen)
                 if caught_up and (now := asyncio.get_running_loop().time()) - looked_at >= LOOK_EVERY_S:
-                    looked_at, gone = now, await self._expired(session, patterns[-1], known)
+                    looked_at, gone = now, await self._expired(session, pattern, known)
                 unseen.clear()
                 for key in gone:
                     yield KvUpdate(key, None, known.pop(key))
@@ -141,18 +144,18 @@ class NatsKv:
                     yield KvUpdate("", None, 0)
 
     async def _expired(self, session: Session, pattern: str, known: dict[str, int]) -> list[str]:
-        """Members that are there no more: their stream has no markers that would say so."""
-        members = [key for key in known if MEMBER.has(key)]
-        if not members:
+        """Loose keys that are there no more: their stream has no markers that would say so."""
+        loose = [key for key in known if self._stream_of(key) == self._topology.members]
+        if not loose:
             return []
         request = f"STREAM.INFO.{self._topology.members}"
-        if (await session.api(request))["state"]["messages"] == len(members):  # as most of the time
+        if (await session.api(request))["state"]["messages"] == len(loose):  # as most of the time
             return []
         there = (await session.api(request, {"subjects_filter": pattern}))["state"].get("subjects") or {}
-        return [key for key in members if self._topology.kv_subject(key) not in there]
+        return [key for key in loose if self._topology.kv_subject(key) not in there]
 
     def _stream_of(self, key: str) -> str:
-        return self._topology.members if key.startswith(MEMBER.prefix) else self._topology.kv
+        return self._topology.members if key.partition(".")[0] in LOOSE else self._topology.kv
 
     async def _update(self, key: str, stored: Stored, known: dict[str, int]) -> KvUpdate | None:
         if _is_marker(stored):

@@ -12,7 +12,9 @@ from enum import StrEnum
 from astraflow.errors import ConfigError
 
 PART = "part"  # token between a subject and the digest of one of its parts
-MEMBERS = "member."  # keys of members: they have a stream, and so subjects, of their own
+# First tokens of the KV keys that others write than who holds the run's truth. They have a stream, and so subjects, of
+# their own: who may write a key may roll up its stream.
+LOOSE = ("member", "drain", "probe")
 INBOX = "_INBOX"  # first token of the subjects of answers
 KV_SUBJECTS = "$KV."  # what the subjects of all KV buckets begin with
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
@@ -179,7 +181,7 @@ class Names:
 
     def kv_pattern(self, prefix: str) -> str:
         """Subjects of the KV keys below a prefix: "head." is every key that starts so, "run" that key; "" is every
-        key but the members."""
+        key but the loose ones."""
         return f"{self._kv_root(prefix)}{prefix}{'>' if not prefix or prefix.endswith('.') else ''}"
 
     def kv_key(self, subject: str) -> str:
@@ -187,7 +189,7 @@ class Names:
         return subject.removeprefix(self.kv_prefix).removeprefix(f"{self.root}.")
 
     def _kv_root(self, key: str) -> str:
-        return f"{self.root}." if key.startswith(MEMBERS) else self.kv_prefix
+        return f"{self.root}." if key.partition(".")[0] in LOOSE else self.kv_prefix
 
     def _stream(self, kind: Kind) -> str:
         return f"{self.bucket}_{kind}"

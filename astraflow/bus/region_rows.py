@@ -37,8 +37,7 @@ def region_rows(names: Names, there: Names, rows: Sequence[Row]) -> tuple[Row, .
                 origin, here = there.weights_subjects(row.policy), names.weights_subjects(row.policy)
                 found.append(_mirror(row, there.weights(row.policy), origin, here))
             case Kind.MEMBERS:
-                origin, here = there.kv_pattern(MEMBER.prefix), names.kv_pattern(MEMBER.prefix)
-                found.append(_mirror(row, there.members, origin, here))
+                found.append(_mirror(row, there.members, f"{there.root}.>", f"{names.root}.>"))
             case Kind.DECISIONS | Kind.SUBMIT | Kind.CONTROL | Kind.SNAPSHOTS | Kind.SAMPLES | Kind.ANNOUNCED:
                 pass  # at home only; the region's own members are above
     return tuple(found)

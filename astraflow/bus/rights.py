@@ -1,12 +1,12 @@
 """What each role may do on a secured server, as subjects of the NATS protocol: derived from the wiring.
 
-Pure. Two classes of keys: `dataflow`, `trainer` and `admin` hold the run's truth and work in the run's own account.
-The other roles are guests in a second account that is joined to the first by a few service imports. That border is
-needed because nats-server doesn't check the *reply* subject of a request: in one account, a rollout could have the
-server "answer" into the weights. A guest's answers stay on the guests' side. Nobody but `admin` may make a consumer,
-because the server delivers to whatever subject its maker names: reading needs none, and those of the queues are there.
-What is stored in a run is open to all of its keys. Invariant: a guest can store nothing but what the wiring says that
-its role writes, and can't hear or give the answers of another key.
+Pure. `admin` works in the run's own account, where its streams are. Every other key is in an account of its role, which
+is joined to that one by service imports of just what the role may ask and store. That border is needed because
+nats-server doesn't check the *reply* subject of a request: in one account, a rollout could have the server "answer"
+into the weights; in its role's own, an answer reaches nothing that it couldn't write itself. Nobody but `admin` may
+make a consumer, because the server delivers to whatever subject its maker names: reading needs none, and those of the
+queues are there. What is stored in a run is open to all of its keys. Invariant: a key can store nothing but what the
+wiring says that its role writes, and can't hear or give the answers of another key.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ from astraflow.bus.wiring import FAMILIES, Limits, Row, core_subjects, home_rows
 from astraflow.messages.roles import Role
 
 API = "$JS.API"
-GUESTS = tuple(role for role in Role.with_a_key() if role.is_guest)
+BOUND = tuple(role for role in Role.with_a_key() if role is not Role.ADMIN)  # by rights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,10 +45,25 @@ def news_of(names: Names) -> str:
     return f"{names.root}.news.>"
 
 
-def guest_services(names: Names) -> tuple[str, ...]:
-    """What passes the border from the guests' account into the run's: all that any guest may store, and requests."""
-    stored = {subject for role in GUESTS for subject in _stored(role, names)}
-    return (f"{API}.>", "$JS.ACK.>", *sorted(stored))
+def services_of(role: Role, names: Names) -> tuple[str, ...]:
+    """What passes the border from a role's account into the run's, answers of the server that name it included.
+
+    The whole API, or an account's own would answer too; it takes no answer for a request, and each user's rights say
+    what may be asked.
+    """
+    asked = [subject for subject in _requests(role, names) if not subject.startswith(API)]
+    return tuple(dict.fromkeys((f"{API}.>", *asked, *_stored(role, names))))
+
+
+def between(names: Names) -> tuple[tuple[Role, Role, str], ...]:
+    """What isn't stored: from which role's account to which."""
+    return tuple(
+        (writer, reader, core.pattern)
+        for core in core_subjects(names)
+        for writer in BOUND
+        for reader in BOUND
+        if _has(writer, core.writers) and _has(reader, core.readers)
+    )
 
 
 def _rows(names: Names) -> tuple[Row, ...]:

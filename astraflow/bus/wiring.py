@@ -13,7 +13,7 @@ dead env or policy can't fill what others need.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from astraflow.bus.names import ANY, MEMBERS, PART, Kind, Names, check_token
+from astraflow.bus.names import ANY, LOOSE, PART, Kind, Names, check_token
 from astraflow.messages import (
     Control,
     Decision,
@@ -147,6 +147,11 @@ class KeyFamily:
         return f"{self.name}." if self.tokens else self.name
 
     @property
+    def loose(self) -> bool:
+        """Whether it is in MEMBERS, apart from the keys that hold the run's truth."""
+        return self.name in LOOSE
+
+    @property
     def pattern(self) -> str:
         """All keys of the family, with NATS wildcards."""
         return ".".join((self.name, *(ANY for _ in self.tokens)))
@@ -169,12 +174,12 @@ class KeyFamily:
 RUN = KeyFamily(name="run", message=RunRecord, writers=(Role.ADMIN, Role.DATAFLOW), expires="never")
 HEAD = KeyFamily(name="head", tokens=("policy",), message=Head, writers=(Role.TRAINER,), expires="never")
 MEMBER = KeyFamily(
-    name=MEMBERS.removesuffix("."),
+    name="member",
     tokens=("actor",),
     message=Member,
     writers=EVERYBODY,
     expires="without a heartbeat for the lease",
-)  # of a stream of their own
+)
 LEASE = KeyFamily(name="lease", tokens=("name",), message=Lease, writers=(Role.DATAFLOW, Role.TRAINER), expires="never")
 PROGRESS = KeyFamily(name="progress", tokens=("policy",), message=Progress, writers=(Role.TRAINER,), expires="never")
 LEDGER = KeyFamily(name="ledger", tokens=("policy",), message=Ledger, writers=(Role.DATAFLOW,), expires="never")
@@ -292,14 +297,15 @@ def home_rows(names: Names, limits: Limits, envs: Sequence[str], policies: Seque
         ),
         Row(
             kind=Kind.KV, stream=names.kv, subjects=(names.kv_pattern(""),),
-            messages=tuple(kind for family in FAMILIES if (kind := family.message) is not None and kind is not Member),
-            writers=(),  # each family has its own
+            messages=_held(loose=False),
+            writers=(),  # each family of keys has its own
             readers=EVERYBODY, released="overwritten, deleted or expired", max_per_subject=1, message_ttl=True,
             marker_ttl_s=MARKER_TTL_S, replicas=replicas,
         ),
-        Row(  # apart from the other keys, and without markers: who may roll up may wipe a stream
-            kind=Kind.MEMBERS, stream=names.members, subjects=(names.kv_pattern(MEMBER.pattern),),
-            messages=(Member,), writers=MEMBER.writers, readers=EVERYBODY, released="overwritten or expired",
+        Row(  # without markers, which need a stream that whoever writes one of its keys may roll up, and so wipe
+            kind=Kind.MEMBERS, stream=names.members,
+            subjects=tuple(names.kv_pattern(family.pattern) for family in FAMILIES if family.loose),
+            messages=_held(loose=True), writers=(), readers=EVERYBODY, released="overwritten or expired",
             push_back=False, max_per_subject=1, message_ttl=True, max_bytes=limits.max_members_bytes,
             max_message_bytes=limits.max_member_bytes, max_age_s=MEMBERS_S, replicas=replicas,
         ),
@@ -325,6 +331,11 @@ def _policy_rows(names: Names, limits: Limits, policy: str) -> tuple[Row, ...]:
             bound_key="bus.max_weights_bytes", replicas=limits.replicas,
         ),
     )  # fmt: skip
+
+
+def _held(*, loose: bool) -> tuple[type[Message], ...]:
+    held = [family.message for family in FAMILIES if family.loose is loose]
+    return tuple(message for message in held if message is not None)
 
 
 def _parts(subject: str) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from astraflow.bus import BusOptions, EmbeddedServer, NatsBus, Topology
 from astraflow.bus.certificates import own_names
 from astraflow.bus.secure import SecureFolder, credentials_file, prepare
+from astraflow.bus.trust import inbox_of
 from astraflow.messages.roles import Role
 
 
@@ -23,6 +24,10 @@ class Secured:
         return BusOptions(
             url=self.server.url, credentials_file=str(key), ca_file=str(self.folder.ca_file), connect_timeout_s=5
         )
+
+    def inbox(self, role: Role) -> str:
+        """What the subjects of a key's answers begin with."""
+        return inbox_of(self.options(role), "")
 
     def bus(self, role: Role) -> AbstractAsyncContextManager[NatsBus]:
         return NatsBus.connect(self.options(role), self.topology, producer=f"{role}-0")
