@@ -16,6 +16,7 @@ from astraflow.bus.reader import stream_state
 from astraflow.bus.retry import until_answered
 from astraflow.bus.topology import Topology
 from astraflow.errors import BusError
+from astraflow.messages.printable import printable
 
 log = logging.getLogger(__name__)
 
@@ -64,5 +65,5 @@ class NatsDeadLetters:
                 number = (
                     int(told) if told.isascii() and told.isdigit() and len(told) < 20 else 0
                 )  # anybody may write here
-                found.append(DeadLetter(origin, number, headers.get(REASON, ""), stored.data))
+                found.append(DeadLetter(printable(origin), number, printable(headers.get(REASON, "")), stored.data))
         return found

@@ -38,8 +38,8 @@ def page() -> str:
     lines += [
         "## Rights of the keys on a secured server",
         "",
-        "What a key may publish to and hear, for run `run` in region `region`, and where nats-server's answers to it can",
-        "go. `admin` may do everything in its run; `recorder` and `node` use the key of `observer`.",
+        "What a key may publish to and hear, for run `run` in region `region`. `admin` may do everything in its run;",
+        "`recorder` and `node` use the key of `observer`.",
         "",
     ]
     for role in Role.with_a_key():

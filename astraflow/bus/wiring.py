@@ -123,6 +123,11 @@ class Row:
     duplicate_window_s: float = DUPLICATE_WINDOW_S
 
     @property
+    def for_people(self) -> bool:
+        """Whether its texts are for people to read, not data of the run."""
+        return self.kind in (Kind.KV, Kind.MEMBERS, Kind.ANNOUNCED, Kind.EVENTS, Kind.METRICS, Kind.CONTROL)
+
+    @property
     def relief(self) -> str:
         """Who makes room when it pushes back, and which key allows more; "" if it doesn't push back."""
         if not self.push_back:
