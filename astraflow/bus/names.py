@@ -9,6 +9,7 @@ streams are unique over regions, because acks of equally named streams in two Je
 import re
 from enum import StrEnum
 
+from astraflow.config.kinds import NAME_PATTERN
 from astraflow.errors import ConfigError
 
 PART = "part"  # token between a subject and the digest of one of its parts
@@ -17,7 +18,7 @@ PART = "part"  # token between a subject and the digest of one of its parts
 LOOSE = ("member", "drain", "probe")
 INBOX = "_INBOX"  # first token of the subjects of answers
 KV_SUBJECTS = "$KV."  # what the subjects of all KV buckets begin with
-_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
+_NAME = re.compile(NAME_PATTERN)
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 

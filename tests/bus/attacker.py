@@ -97,7 +97,7 @@ async def attacking(options: BusOptions) -> AsyncIterator[Attacker]:
     reader, writer = await asyncio.open_connection(host, int(port), limit=1 << 22)
     greeting = json.loads((await reader.readuntil(b"\r\n")).removeprefix(b"INFO "))
     await writer.start_tls(ssl.create_default_context(cafile=options.ca_file), server_hostname="localhost")
-    seed = Path(options.credentials_file).read_bytes().strip()
+    seed = (await asyncio.to_thread(Path(options.credentials_file).read_bytes)).strip()
     inbox = f"_INBOX.{nkeys.from_seed(bytearray(seed)).public_key.decode()}"
     try:
         yield await Attacker(reader, writer, inbox).connect(greeting["nonce"], seed)

@@ -10,7 +10,7 @@ from astraflow.errors import ConfigError
 from tests.support import make_topology
 
 
-@pytest.mark.parametrize("name", ["", "Demo", "a.b", "a b", "a*", "a>", "x" * 33, "ä", "a\n"])
+@pytest.mark.parametrize("name", ["", "Demo", "a.b", "a b", "a*", "a>", "x" * 33, "ä", "a\n", "-rf", "-", "*", ">"])
 def test_bad_names_are_refused_everywhere(name: str) -> None:
     good = {"run": "r", "region": "local", "envs": ["e"], "policies": ["p"]}
     for field, value in {"run": name, "region": name, "envs": [name], "policies": [name]}.items():
