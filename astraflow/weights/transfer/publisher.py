@@ -328,7 +328,7 @@ class WeightPublisher:
         self._recent = recent
 
     async def _head_of_log(self) -> Head | None:
-        """What the head must have been, by the manifests that are there. Raises FencedError if a later trainer wrote."""
+        """What the head must have been, by the manifests there are. Raises FencedError if a later trainer wrote."""
         newest: LogEntry | None = None
         full = 0
         versions: dict[int, int] = {}
