@@ -148,7 +148,6 @@ class _Waiter:
         self._news = asyncio.Event()
         self._record: Lease | None = None
         self._revision = 0
-        self._overwrite = 0  # revision of what is there and is no lease
         self._seen_at = 0.0
         self._reconnects = 0
 
@@ -161,11 +160,18 @@ class _Waiter:
         if not update.key:
             self._known = True
         elif update.revision != self._revision:  # a reconnect tells old values again
-            self._record = update.message if isinstance(update.message, Lease) else None
-            self._overwrite = update.revision if update.unreadable else 0
+            if update.unreadable:  # its holder may be alive, and writes it anew then
+                self._record = self._record or self._unknown()
+            else:
+                self._record = update.message if isinstance(update.message, Lease) else None
             self._revision = update.revision
             self._see()
         self._news.set()
+
+    def _unknown(self) -> Lease:
+        """For a lease that can't be read. Its epoch is over all that have been counted from 1."""
+        lease_s = self._ctx.config.bus.lease_s
+        return Lease(holder="?", epoch=int(time.time()), actor="somebody whose record can't be read", lease_s=lease_s)
 
     def _see(self) -> None:
         self._seen_at, self._reconnects = now(), self._ctx.bus.link.reconnects
@@ -217,7 +223,7 @@ class _Waiter:
             process=own_process(),
             lease_s=ctx.config.bus.lease_s,
         )
-        sent_at, expected = now(), self._revision if old is not None else self._overwrite
+        sent_at, expected = now(), self._revision if old is not None else 0
         try:
             revision = await ctx.bus.kv.put(lease_key(self._name), record, expected_revision=expected, deadline_s=None)
         except FencedError:
