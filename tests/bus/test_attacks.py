@@ -15,7 +15,8 @@ import pytest
 from astraflow.bus import NatsBus, Topology, UnreadableValueError, wiring
 from astraflow.bus.claims import CLAIM, Claim
 from astraflow.bus.rights import API, BOUND
-from astraflow.messages import Event, Member, MemberState, RunRecord, encode
+from astraflow.bus.trust import inbox_of
+from astraflow.messages import Event, Member, MemberState, Metrics, RunRecord, encode
 from astraflow.messages.roles import Role
 from tests.bus.attacker import attacking
 from tests.bus.secured import Secured, secured_server
@@ -153,6 +154,44 @@ async def test_answers_of_another_key_can_be_neither_heard_nor_given(secured: Se
                 await attacker.publish(f"{victim}.r.{token}", b"forged")
             assert (await bus.kv.get(wiring.RUN.key())).message == RECORD
         assert not attacker.heard
+
+
+async def test_nodes_with_keys_of_their_own_are_out_of_each_other_s_reach(tmp_path: Path) -> None:
+    topology = Topology(run="test", region="local", envs=["math"], policies=["solver"])
+    async with secured_server(tmp_path / "bus", topology, nodes=["one", "two"]) as secured:
+        one, two = (secured.options(Role.ROLLOUT, node=node) for node in ("one", "two"))
+        inboxes = {inbox_of(options, "") for options in (one, two, secured.options(Role.ROLLOUT))}
+        assert len(inboxes) == 3
+        async with (
+            secured.bus(Role.ADMIN) as admin,
+            NatsBus.connect(one, topology, producer="one") as bus,
+            attacking(two) as attacker,
+        ):
+            await _fill(admin)
+            await attacker.listen(f"{inbox_of(one, '')}.>")
+            assert len(attacker.denied) == 1
+            await attacker.publish(f"{inbox_of(one, '')}.r.x", b"forged")
+            await attacker.settle()
+            assert len(attacker.denied) == 2
+            assert (await bus.kv.get(wiring.RUN.key())).message == RECORD
+            assert not attacker.heard
+
+
+async def test_texts_of_others_come_out_fit_to_print(secured: Secured) -> None:
+    names, evil = secured.topology, "\x1b[2J\r\nfine\x07"
+    async with secured.bus(Role.OBSERVER) as observer, attacking(secured.options(Role.ROLLOUT)) as attacker:
+        event = Event(level="info", name=evil, text=evil, actor=evil, at=1.0, fields={evil: [evil]})
+        metrics = Metrics(kind=evil, policy=evil, at=1.0, values={evil: 1.0})
+        await attacker.publish(names.kv_subject("member.evil"), encode(member("evil", about=evil), id="m", run="test"))
+        await attacker.publish(names.event("info"), encode(event, id="e", run="test"))
+        await attacker.publish(names.metric("train"), encode(metrics, id="x", run="test"))
+        await attacker.settle()
+        entries = await observer.kv.entries(wiring.MEMBER.prefix)
+        found = [entry.message for entry in entries.values()]
+        for stream in (names.events, names.metrics):
+            found += [entry.message async for entry in observer.logs.read(stream, follow=False)]
+        assert len(found) == 3
+        assert not any(char in repr(message) for message in found for char in ("\\x1b", "\\r", "\\n", "\\x07"))
 
 
 async def test_an_id_that_was_taken_by_garbage_does_not_lose_the_message(secured: Secured) -> None:
