@@ -14,10 +14,10 @@ from astraflow.messages import Event, Head, MemberState
 from astraflow.weights.codec.differences import as_integers
 from astraflow.weights.transfer.follower import WeightFollower
 from astraflow.weights.transfer.publisher import WeightPublisher
-from tests.actors import test_weights as weights
 from tests.actors.contexts import context
 from tests.actors.test_policy import Asker, publish, replica
 from tests.support import LIMIT_S, eventually
+from tests.weights import test_publish_and_follow as weights
 
 
 async def events(bus: Bus, name: str) -> list[Event]:

@@ -20,16 +20,16 @@ from astraflow.messages.metric_names import POLICY_WANTS_FULL, WEIGHTS, WEIGHTS_
 from astraflow.models.toy import TOY_TENSOR, toy_model
 from astraflow.weights.codec.tensors import HostTensor
 from astraflow.weights.transfer import publisher as publishing_limits
-from astraflow.weights.transfer import rank as rank_limits
+from astraflow.weights.transfer import rank_share as rank_limits
 from astraflow.weights.transfer.follower import WeightFollower
 from astraflow.weights.transfer.publisher import WeightPublisher
 from astraflow.weights.transfer.rank_share import Contribution, LocalRank, StoreOrder
-from tests.actors import test_weights as weights
 from tests.actors.contexts import CONFIG, context
 from tests.actors.test_policy import Asker, publish, replica
 from tests.bus.raw import store_raw
 from tests.bus.secured import Secured, secured_server
 from tests.support import eventually
+from tests.weights import test_publish_and_follow as weights
 
 
 class Faulty(LocalRank):

@@ -12,8 +12,8 @@ from astraflow.weights.codec.tensors import HostTensor
 from astraflow.weights.transfer.follower import WeightFollower
 from astraflow.weights.transfer.publisher import WeightPublisher
 from astraflow.weights.transfer.rank_share import Contribution, LocalRank, Offer, StoreOrder
-from tests.actors import test_weights as weights
 from tests.actors.contexts import context
+from tests.weights import test_publish_and_follow as weights
 
 
 class FarRank:
