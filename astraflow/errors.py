@@ -14,6 +14,7 @@
     │   ├── ConflictError          the caller: somebody else wrote, or the id is already stored
     │   └── ConsumerLostError      nobody: a new consumer goes on
     ├── MessageError               the producer of a message: malformed, oversized, unknown type or version
+    │   └── UnreadableValueError   who knows a KV key's value: it can't be read, and may be written anew
     ├── EnvError                   the author of an environment or reward
     │   ├── GraderError            the author of a grader: judging an answer failed
     │   ├── HungError              the author of an environment: its code didn't end within its time
@@ -108,6 +109,17 @@ class ConsumerLostError(BusError):
 
 class MessageError(AstraflowError):
     """A message can't be decoded or violates its schema."""
+
+
+class UnreadableValueError(MessageError):
+    """A KV key holds what can't be read. Whoever knows its value may write it over `revision`."""
+
+    def __init__(self, key: str, revision: int, why: str) -> None:
+        super().__init__(
+            f"KV key {key} can't be read ({why}): something else wrote to the bus, or its store is damaged; restore "
+            f"the server's store folder, or start the run afresh (`astraflow up --fresh`)"
+        )
+        self.key, self.revision = key, revision
 
 
 class EnvError(AstraflowError):

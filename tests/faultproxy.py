@@ -24,7 +24,8 @@ class Kind(StrEnum):
     DELIVERY = "delivery"  # of a work queue: redelivered after the ack wait
     ACK = "ack"  # of one, of any sort
     CORE = "core"  # chunks of generation replies, and cancels: not stored anywhere
-    LOG = "log"  # a reader's message of a log or a KV watch
+    LOG = "log"  # a reader's request for what a log or the KV bucket holds, and each message of the answer
+    NEWS = "news"  # that there is more for a reader
     PULL = "pull"  # a request for deliveries
     API = "api"  # other JetStream requests and their answers
     OTHER = "other"  # pings, statuses, subscriptions: never touched
@@ -140,6 +141,9 @@ def _sent(frame: _Frame, answers: dict[str, Kind]) -> Kind:
         return Kind.ACK
     if frame.subject.startswith("$JS.API.CONSUMER.MSG.NEXT."):
         return Kind.PULL
+    if frame.subject.startswith("$JS.API.DIRECT.GET."):
+        answers[frame.reply] = Kind.LOG
+        return Kind.LOG
     if frame.subject.startswith("$JS.API."):
         answers[frame.reply] = Kind.API
         return Kind.API
@@ -152,7 +156,9 @@ def _sent(frame: _Frame, answers: dict[str, Kind]) -> Kind:
 def _received(frame: _Frame, answers: Mapping[str, Kind]) -> Kind:
     """What the server sends. Chunks were touched on their way to it."""
     if frame.reply.startswith("$JS.ACK."):
-        return Kind.LOG if ".read_" in frame.reply else Kind.DELIVERY
+        return Kind.DELIVERY
+    if ".news." in frame.subject:
+        return Kind.NEWS
     return answers.get(frame.subject, Kind.OTHER)
 
 

@@ -277,15 +277,28 @@ def test_broken_toml_names_the_line(file: Path) -> None:
         (
             'name = "demo"',
             'name = "My Run"',
-            'run.name in {file} line 2: expected 1 to 32 of a-z, 0-9 and -, got "My Run"',
+            'run.name in {file} line 2: expected 1 to 32 of a-z, 0-9 and - (not at first), got "My Run"',
         ),
-        ('name = "demo"', 'name = ""', 'run.name in {file} line 2: expected 1 to 32 of a-z, 0-9 and -, got ""'),
+        (
+            'name = "demo"',
+            'name = ""',
+            'run.name in {file} line 2: expected 1 to 32 of a-z, 0-9 and - (not at first), got ""',
+        ),
+        (
+            'name = "demo"',
+            'name = "-rf"',
+            'run.name in {file} line 2: expected 1 to 32 of a-z, 0-9 and - (not at first), got "-rf"',
+        ),
         (
             'name = "demo"',
             'name = "demo\\n"',
             'run.name in {file} line 2: a text without control characters is expected, got "demo\\n"',
         ),
-        ("[envs.game]", "[envs.Game]", "envs.Game in {file} line 12: a name is 1 to 32 of a-z, 0-9 and -"),
+        (
+            "[envs.game]",
+            "[envs.Game]",
+            "envs.Game in {file} line 12: a name is 1 to 32 of a-z, 0-9 and - (not at first)",
+        ),
         ("[eval.held-out]", "[eval]", "eval.env in {file} line 20: stands right under eval; put it in [eval.<name>]"),
         (
             'kind = "toy"\n\n[sources',

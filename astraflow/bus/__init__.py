@@ -35,6 +35,8 @@
     docs          docs/wiring.md, made from the wiring
     names         names of a run's subjects, streams and consumers, and what may be one
     wiring        the table of the bus
+    incoming      what comes in, whatever it is, can't end the connection
+    orphan        a nats-server of ours whose parent is gone
 
 `interface.py` says what an actor may rely on; `bus.py` is that on a nats-server.
 """
@@ -48,13 +50,11 @@ from astraflow.bus.server import EmbeddedServer
 from astraflow.bus.topology import Topology, topology_of
 from astraflow.bus.trust import BusOptions
 from astraflow.bus.wiring import Consumer, Limits, Row
-from astraflow.messages.roles import Role as BusRole  # its name in callers that are older than `Role`
 
 __all__ = [
     "HUB_DOMAIN",
     "Bus",
     "BusOptions",
-    "BusRole",
     "Consumer",
     "CoreFeed",
     "Cursor",

@@ -1,11 +1,13 @@
 """Whether a stored message belongs where it was found. Pure; what doesn't becomes a dead letter at the caller.
 
-It doesn't judge the message's fields: that is for who works on it.
+It doesn't judge the message's fields, that is for who works on it, but for texts that people will read: those come out
+fit to print.
 """
 
 from astraflow.bus.wiring import Row
 from astraflow.errors import MessageError
 from astraflow.messages import Decoded, decode
+from astraflow.messages.printable import with_printable_texts
 
 
 def admit(data: bytes, *, row: Row, run: str) -> Decoded:
@@ -19,4 +21,6 @@ def admit(data: bytes, *, row: Row, run: str) -> Decoded:
         raise MessageError(
             f"{name} {decoded.envelope.id!r} in {row.stream} is of run {decoded.envelope.run!r}, this is {run!r}"
         )
+    if row.for_people:
+        return Decoded(decoded.envelope, with_printable_texts(decoded.message))
     return decoded

@@ -7,25 +7,37 @@ a task or request are in BLOBS under a name derived from its id, and go when it 
 
 import asyncio
 import hashlib
+import logging
 import secrets
 
 import msgspec
 
+from astraflow.bus.admit import admit
 from astraflow.bus.entries import PublishAck
 from astraflow.bus.link import Link
 from astraflow.bus.names import PART
 from astraflow.bus.parts import NatsParts, cut, part_size
-from astraflow.bus.publish import DUPLICATE_IN_BATCH, EXPECTED, MSG_ID, TTL, Publisher, Stored
+from astraflow.bus.publish import (
+    DUPLICATE_IN_BATCH,
+    EXPECTED,
+    MSG_ID,
+    TTL,
+    Publisher,
+    Stored,
+    read_stored,
+)
+from astraflow.bus.retry import until_answered
 from astraflow.bus.session import Session
 from astraflow.bus.topology import Topology
 from astraflow.bus.wiring import DAY_S, Row
-from astraflow.errors import BusError, ConflictError, MessageError, WeightsError
+from astraflow.errors import BusError, ConfigError, ConflictError, MessageError, WeightsError
 from astraflow.messages import PartRef
+
+log = logging.getLogger(__name__)
 
 CLAIM = "Af-Claim"  # header that marks a claim
 BATCH_ID, BATCH_SEQUENCE, BATCH_COMMIT = "Nats-Batch-Id", "Nats-Batch-Sequence", "Nats-Batch-Commit"
 MAX_PARTS = 999  # the server takes 1,000 messages in an atomic batch
-MAX_WHOLE_BYTES = 1 << 30
 TASK_BLOB_TTL_S = 30 * DAY_S  # only for blobs that were orphaned by a crash
 TTL_MARGIN_S = 60.0
 
@@ -60,7 +72,32 @@ class Claims:
         self, subject: str, data: bytes, *, msg_id: str, ttl_s: float | None, expected: int | None,
         deadline_s: float | None,
     ) -> PublishAck:  # fmt: skip
-        """Store a message, split if it must be. Raises like `Publisher.store`, and MessageError if it is too big."""
+        """Store a message, split if it must be. Raises like `Publisher.store`, and MessageError if it is too big.
+
+        What has its id and isn't a message of that id counts as a stranger's: it is stored beside that.
+        """
+        ack = await self._store(subject, data, msg_id, ttl_s, expected, deadline_s)
+        if ack.duplicate and expected is None and not await self._is_message(subject, msg_id, ack.sequence):
+            log.warning("bus.id_taken", extra={"subject": subject, "id": msg_id, "sequence": ack.sequence})
+            ack = await self._store(subject, data, f"{msg_id}/{secrets.token_hex(8)}", ttl_s, expected, deadline_s)
+        return ack
+
+    async def _is_message(self, subject: str, msg_id: str, sequence: int) -> bool:
+        """Whether what is stored there is the message with this id, or is gone as such a message goes."""
+        row = self._topology.row_of(subject)
+        stored = await until_answered(self._link, lambda session: read_stored(session, row.stream, seq=sequence))
+        if stored is None or row.queue:  # of a queue it may be acked between the two looks; only its owner writes there
+            return True
+        try:
+            data = await self.join(stored.subject, stored.headers, stored.data, sequence=sequence)
+            return stored.subject == subject and admit(data, row=row, run=self._topology.run).envelope.id == msg_id
+        except MessageError:
+            return False
+
+    async def _store(
+        self, subject: str, data: bytes, msg_id: str, ttl_s: float | None, expected: int | None,
+        deadline_s: float | None,
+    ) -> PublishAck:  # fmt: skip
         row = self._topology.row_of(subject)
         size = part_size(self._link, self._topology.limits.max_message_bytes)
         headers = ttl_header(ttl_s) if ttl_s is not None else {}
@@ -69,32 +106,43 @@ class Claims:
                 subject, data, stream=row.stream, msg_id=msg_id, headers=headers, expected=expected,
                 deadline_s=deadline_s,
             )  # fmt: skip
-        if len(data) > min(MAX_WHOLE_BYTES, MAX_PARTS * size):
-            raise MessageError(
-                f"{msg_id} for {subject} has {len(data)} bytes, at most {min(MAX_WHOLE_BYTES, MAX_PARTS * size)} fit"
-            )
+        most = min(row.max_whole_bytes, MAX_PARTS * size)
+        if len(data) > most:
+            raise MessageError(f"{msg_id} for {subject} has {len(data)} bytes, at most {most} fit")
         if row.atomic:
             return await self._store_atomic(row, subject, data, size, msg_id, expected, deadline_s)
         return await self._store_with_blobs(row, subject, data, size, msg_id, headers, ttl_s, deadline_s)
 
-    async def join(self, subject: str, headers: dict[str, str], data: bytes) -> bytes:
-        """The whole message. Raises MessageError if it is a claim that is malformed or whose parts are gone."""
+    async def join(self, subject: str, headers: dict[str, str], data: bytes, *, sequence: int) -> bytes:
+        """The whole message. `sequence`: the stream's own, of what may be a claim.
+
+        Raises MessageError if it is a claim that is malformed or whose parts are gone.
+        """
         if CLAIM not in headers:
             return data
-        row = self._topology.row_of(subject)
+        row = self._row_of(subject)
         claim = _checked(data)
+        if claim.size_bytes > row.max_whole_bytes:
+            raise MessageError(f"claim of {claim.size_bytes} bytes in {row.stream}, at most {row.max_whole_bytes}")
         sizes = [claim.part_bytes] * (len(claim.digests) - 1)
         refs = [
             PartRef(digest=digest.hex(), size_bytes=size)
             for digest, size in zip(claim.digests, [*sizes, claim.size_bytes - sum(sizes)], strict=True)
         ]
-        stream, prefix = (row.stream, f"{subject}.{PART}") if row.atomic else (
-            self._topology.blobs, self._blob_prefix(headers.get(MSG_ID, ""))
-        )  # fmt: skip
         try:
-            return bytes(await self._parts.get(stream, prefix, refs))
+            if row.atomic:  # by position: who names one stored part many times must have stored it as often
+                first = sequence - len(refs)
+                return await self._parts.get_run(row.stream, f"{subject}.{PART}", refs, first_sequence=first)
+            return bytes(await self._parts.get(self._topology.blobs, self._blob_prefix(headers.get(MSG_ID, "")), refs))
         except WeightsError as exc:
             raise MessageError(f"a split message on {subject} can't be joined: {exc}") from exc
+
+    def _row_of(self, subject: str) -> Row:
+        """Raises MessageError for a subject that no stream has: a reader may get any."""
+        try:
+            return self._topology.row_of(subject)
+        except ConfigError as exc:
+            raise MessageError(str(exc)) from exc
 
     def first_sequence(self, stored: Stored) -> int:
         """Where a message of a log begins: at its first part, if it is split. Raises MessageError for a bad claim."""
@@ -176,7 +224,7 @@ def _checked(data: bytes) -> Claim:
         raise MessageError(f"claim of {len(data)} bytes can't be decoded: {exc}") from exc
     parts = len(claim.digests)
     fits = claim.part_bytes > 0 and (parts - 1) * claim.part_bytes < claim.size_bytes <= parts * claim.part_bytes
-    if not (0 < parts <= MAX_PARTS and claim.size_bytes <= MAX_WHOLE_BYTES and fits):
+    if not (0 < parts <= MAX_PARTS and claim.size_bytes <= MAX_PARTS * claim.part_bytes and fits):
         raise MessageError(f"claim of {claim.size_bytes} bytes in {parts} parts of {claim.part_bytes} is impossible")
     if any(len(digest) != 32 for digest in claim.digests):
         raise MessageError("claim has a digest that isn't a sha256")

@@ -16,6 +16,7 @@ from astraflow.bus.reader import stream_state
 from astraflow.bus.retry import until_answered
 from astraflow.bus.topology import Topology
 from astraflow.errors import BusError
+from astraflow.messages.printable import printable
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +61,9 @@ class NatsDeadLetters:
             stored = await until_answered(self._link, partial(read_stored, stream=stream, seq=sequence))
             if stored is not None:
                 headers = stored.headers
-                origin, number = headers.get(SUBJECT, ""), int(headers.get(SEQUENCE, "0"))
-                found.append(DeadLetter(origin, number, headers.get(REASON, ""), stored.data))
+                origin, told = headers.get(SUBJECT, ""), headers.get(SEQUENCE, "")
+                number = (
+                    int(told) if told.isascii() and told.isdigit() and len(told) < 20 else 0
+                )  # anybody may write here
+                found.append(DeadLetter(printable(origin), number, printable(headers.get(REASON, "")), stored.data))
         return found

@@ -39,11 +39,11 @@ def page() -> str:
         "## Rights of the keys on a secured server",
         "",
         "What a key may publish to and hear, for run `run` in region `region`. `admin` may do everything in its run;",
-        "`recorder`, `node` and `region` use the key of `observer`.",
+        "`recorder` and `node` use the key of `observer`.",
         "",
     ]
     for role in Role.with_a_key():
-        rights = rights_of(role, names)
+        rights = rights_of(role, names, key="<key>")
         if rights is not None:
             lines += _rights(role, rights)
     return "\n".join(lines)

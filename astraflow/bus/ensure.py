@@ -36,6 +36,7 @@ def stream_config(row: Row) -> dict[str, Any]:
         "discard_new_per_subject": row.queue and row.max_per_subject > 0,
         "max_msgs_per_subject": row.max_per_subject or -1,
         "max_bytes": row.max_bytes or -1,
+        "max_msg_size": row.max_message_bytes or -1,
         "max_age": int(row.max_age_s * SECOND_NS),
         "duplicate_window": int(row.duplicate_window_s * SECOND_NS),
         "num_replicas": row.replicas,
@@ -43,10 +44,16 @@ def stream_config(row: Row) -> dict[str, Any]:
         "allow_atomic": row.atomic,
         "allow_msg_ttl": row.message_ttl,
     }
+    if row.news:
+        config["republish"] = _republished(row)
     if row.marker_ttl_s:
         config["subject_delete_marker_ttl"] = int(row.marker_ttl_s * SECOND_NS)
         config["allow_rollup_hdrs"] = True
     return config
+
+
+def _republished(row: Row) -> dict[str, Any]:
+    return {"src": ">", "dest": row.news, "headers_only": True}
 
 
 def _mirror_config(row: Row, mirror: Mirror) -> dict[str, Any]:
@@ -62,6 +69,7 @@ def _mirror_config(row: Row, mirror: Mirror) -> dict[str, Any]:
         "num_replicas": row.replicas,
         "allow_direct": True,
         "allow_msg_ttl": row.message_ttl,
+        **({"republish": _republished(row)} if row.news else {}),
     }
 
 

@@ -53,12 +53,13 @@ class KvEntry:
 
 @dataclass(frozen=True, slots=True)
 class KvUpdate:
-    """A change. `message` None = deleted or expired. Key "" = the values that there were have all been told."""
+    """A change. `message` None = deleted, expired or unreadable. Key "" = what there was has all been told."""
 
     key: str
     message: Any | None
     revision: int
     age_s: float = field(default=0.0, compare=False)  # in the server, by its clock; 0: it just came, or is a mirror's
+    unreadable: bool = False  # there is something, but no message of the key's type
 
 
 class PublishAck(msgspec.Struct, frozen=True):

@@ -116,14 +116,18 @@ class Feed:
     def status_of(self, msg: "Msg") -> str | None:
         """The status that `msg` is for an open pull, which ends it unless it is a heartbeat; None for a message, ""
         for what is of no open pull."""
-        status = msg.headers.get("Status") if msg.headers and not msg.data else None
-        if status is None:
+        status = msg.headers.get("Status") if msg.headers and not msg.data and not msg.reply else None
+        if status is None:  # who stores a message may give it any header; only a delivery has a subject for its ack
             return None
         if msg.subject not in self._open_pulls:
             return ""
         if status != HEARTBEAT:
             self._open_pulls.remove(msg.subject)
         return str(status)
+
+    def is_open(self, msg: "Msg") -> bool:
+        """Whether `msg` is of a pull that hasn't ended."""
+        return msg.subject in self._open_pulls
 
     async def discard(self) -> None:
         """Stop at once. What is under way is dropped."""

@@ -23,7 +23,7 @@ class Kv(Protocol):
     """
 
     async def get(self, key: str) -> KvEntry | None:
-        """None if the key is absent, deleted or expired. Raises MessageError if its value is malformed."""
+        """None if the key is absent, deleted or expired. Raises UnreadableValueError if its value is malformed."""
 
     async def put(
         self,
@@ -48,7 +48,7 @@ class Kv(Protocol):
     def watch(self, prefix: str) -> AsyncGenerator[KvUpdate, None]:
         """Keys below `prefix`: values now, then an update with key "", then changes, for ever.
 
-        "member." is every key that starts so, "run" that key (and any that starts with "run."), "" is everything.
+        "member." is every key that starts so, "run" is that key, "" is everything.
         After a reconnect the current values are told again, and what vanished meanwhile as deleted; none is missed.
         """
 

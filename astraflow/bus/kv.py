@@ -11,25 +11,28 @@ import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+from astraflow import clock
 from astraflow.bus.admit import admit
 from astraflow.bus.claims import ttl_header
 from astraflow.bus.deadletters import NatsDeadLetters
 from astraflow.bus.entries import KvEntry, KvUpdate
 from astraflow.bus.link import Link
+from astraflow.bus.names import LOOSE, Kind
 from astraflow.bus.parts import part_size
 from astraflow.bus.publish import Publisher, Stored, read_stored
-from astraflow.bus.reader import Raw, consume
+from astraflow.bus.reader import LOOK_EVERY_S, Raw, Reader, reading, stream_info
 from astraflow.bus.retry import RETRY_S, until_answered
+from astraflow.bus.session import Session
 from astraflow.bus.topology import Topology
 from astraflow.bus.wiring import MEMBER, PROBE, family_of
 from astraflow.errors import (
     ApiError,
     BusError,
-    ConsumerLostError,
     FencedError,
     LinkLostError,
     MessageError,
     NoAnswerError,
+    UnreadableValueError,
 )
 from astraflow.messages import Decoded, Message, encode
 
@@ -61,7 +64,10 @@ class NatsKv:
         stored = await self._tail(key)
         if stored is None or _is_marker(stored):
             return None
-        return KvEntry(key, self._admit(stored).message, stored.sequence)
+        try:
+            return KvEntry(key, self._admit(stored).message, stored.sequence)
+        except MessageError as exc:
+            raise UnreadableValueError(key, stored.sequence, str(exc)) from exc
 
     async def put(
         self,
@@ -112,34 +118,53 @@ class NatsKv:
                             yield update
             except LinkLostError:
                 continue
-            except (NoAnswerError, ApiError, ConsumerLostError) as exc:
+            except (NoAnswerError, ApiError) as exc:
                 log.debug("bus.watch_restarts", extra={"prefix": prefix, "why": str(exc)})
                 await asyncio.sleep(RETRY_S)
 
     async def _watch_once(self, prefix: str, known: dict[str, int]) -> AsyncGenerator[KvUpdate, None]:
-        """One consumer's life; `known` holds the revision of every key that was told and is there."""
-        session = await self._link.session()
+        """One session's life; `known` holds the revision of every key that was told and is there."""
+        names, session = self._topology, await self._link.session()
         unseen, caught_up = set(known), False
-        async with aclosing(
-            consume(session, self._topology.kv, self._filters(prefix), {"deliver_policy": "last_per_subject"})
-        ) as messages:
+        pattern = names.kv_pattern(prefix)
+        _, began_at = await stream_info(session, self._stream_of(prefix))
+        readers = [Reader(session, self._stream_of(prefix), pattern, start=1, began_at=began_at)]
+        if not prefix:
+            pattern = f"{names.root}.>"
+            readers.append(Reader(session, names.members, pattern, start=1, began_at=began_at))
+        news = names.news(Kind.KV, pattern if prefix else ">")
+        looked_at = clock.monotonic()
+        async with aclosing(reading(session, readers, news=news)) as messages:
             async for raw in messages:
                 if raw is not None:
-                    key = raw.stored.subject.removeprefix(self._topology.kv_prefix)
+                    key = names.kv_key(raw.stored.subject)
                     unseen.discard(key)
                     if (update := await self._update(key, raw, known)) is not None:
                         yield update
-                if not caught_up and (raw is None or raw.pending == 0):
+                    continue
+                gone = list(unseen)
+                if caught_up and (now := clock.monotonic()) - looked_at >= LOOK_EVERY_S:
+                    looked_at, gone = now, await self._expired(session, pattern, known)
+                unseen.clear()
+                for key in gone:
+                    yield KvUpdate(key, None, known.pop(key))
+                if not caught_up:
                     caught_up = True
-                    for key in unseen:
-                        yield KvUpdate(key, None, known.pop(key))
                     yield KvUpdate("", None, 0)
 
-    def _filters(self, prefix: str) -> list[str]:
-        root = self._topology.kv_prefix
-        if not prefix or prefix.endswith("."):
-            return [f"{root}{prefix}>"]
-        return [f"{root}{prefix}", f"{root}{prefix}.>"]
+    async def _expired(self, session: Session, pattern: str, known: dict[str, int]) -> list[str]:
+        """Loose keys that are there no more: their stream has no markers that would say so."""
+        loose = [key for key in known if self._stream_of(key) == self._topology.members]
+        if not loose:
+            return []
+        request = f"STREAM.INFO.{self._topology.members}"
+        if (await session.api(request))["state"]["messages"] == len(loose):  # as most of the time
+            return []
+        there = (await session.api(request, {"subjects_filter": pattern}))["state"].get("subjects") or {}
+        return [key for key in loose if self._topology.kv_subject(key) not in there]
+
+    def _stream_of(self, key: str) -> str:
+        return self._topology.members if key.partition(".")[0] in LOOSE else self._topology.kv
 
     async def _update(self, key: str, raw: Raw, known: dict[str, int]) -> KvUpdate | None:
         stored = raw.stored
@@ -149,19 +174,20 @@ class NatsKv:
             message = self._admit(stored).message
         except MessageError as exc:
             await self._dead_letters.add(
-                stream=self._topology.kv, subject=stored.subject, sequence=stored.sequence, data=stored.data,
+                stream=self._stream_of(key), subject=stored.subject, sequence=stored.sequence, data=stored.data,
                 reason=str(exc),
             )  # fmt: skip
-            return None
+            known.pop(key, None)
+            return KvUpdate(key, None, stored.sequence, unreadable=True)
         known[key] = stored.sequence
-        mirrored = self._topology.row_of_stream[self._topology.kv].mirror is not None  # times are another server's
+        mirrored = self._topology.row_of_stream[self._stream_of(key)].mirror is not None  # times are another server's
         return KvUpdate(key, message, stored.sequence, 0.0 if mirrored else raw.age_s)
 
     def _admit(self, stored: Stored) -> Decoded:
         """Raises MessageError for what isn't a value of its key."""
-        row = self._topology.row_of_stream[self._topology.kv]
+        key = self._topology.kv_key(stored.subject)
+        row = self._topology.row_of_stream[self._stream_of(key)]
         decoded = admit(stored.data, row=row, run=self._topology.run)
-        key = stored.subject.removeprefix(self._topology.kv_prefix)
         family = family_of(key)
         if family is not None and type(decoded.message) is not family.message:
             raise MessageError(f"KV key {key} holds a {type(decoded.message).__name__}")
@@ -190,7 +216,7 @@ class NatsKv:
             )
         try:
             ack = await self._publisher.store(
-                subject, data, stream=self._topology.kv, msg_id=msg_id, headers=headers, expected=expected,
+                subject, data, stream=self._stream_of(key), msg_id=msg_id, headers=headers, expected=expected,
                 deadline_s=deadline_s,
             )  # fmt: skip
         except FencedError:
@@ -203,7 +229,5 @@ class NatsKv:
         return ack.sequence
 
     async def _tail(self, key: str) -> Stored | None:
-        subject = self._topology.kv_subject(key)
-        return await until_answered(
-            self._link, lambda session: read_stored(session, self._topology.kv, last_by_subj=subject)
-        )
+        subject, stream = self._topology.kv_subject(key), self._stream_of(key)
+        return await until_answered(self._link, lambda session: read_stored(session, stream, last_by_subj=subject))

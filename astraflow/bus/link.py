@@ -11,8 +11,9 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from astraflow.bus.incoming import guard
 from astraflow.bus.session import Session
-from astraflow.bus.trust import BusOptions, credentials, insist_on_tls, trust, why_distrusted
+from astraflow.bus.trust import BusOptions, credentials, inbox_of, insist_on_tls, trust, why_distrusted
 from astraflow.errors import BusError, DeniedError, LinkLostError, NoAnswerError
 
 log = logging.getLogger(__name__)
@@ -38,9 +39,10 @@ async def open_session(options: BusOptions, *, name: str, epoch: int) -> Session
         **trust(options.ca_file),
     }
     client = Client()
+    guard(client)
     if options.ca_file or "tls://" in options.url:
         insist_on_tls(client)
-    session = Session(client, epoch=epoch, inbox=f"_INBOX.{name}", domain=options.domain)
+    session = Session(client, epoch=epoch, inbox=inbox_of(options, name), domain=options.domain)
     try:
         await client.connect(
             servers=[url.strip() for url in options.url.split(",")],

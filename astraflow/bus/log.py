@@ -46,12 +46,15 @@ class NatsLogs:
         if cursor is not None:
             await self._verify(stream, cursor, state)
             first = cursor.sequence + 1
-        filters = (subject,) if subject is not None else self._topology.row_of_stream[stream].subjects
+        row = self._topology.row_of_stream[stream]
+        if subject is None:
+            (subject,) = row.subjects
+        news = self._topology.news(row.kind, subject)
         last = state.last_sequence
         if not follow and first > last:
             return
         async with aclosing(
-            read_raw(self._link, stream, filters, start=first, incarnation=state.incarnation)
+            read_raw(self._link, stream, subject, news=news, start=first, incarnation=state.incarnation)
         ) as messages:
             async for raw in messages:
                 if not follow and (raw is None or raw.stored.sequence > last):
@@ -112,7 +115,7 @@ class NatsLogs:
             return None
 
     async def _decoded(self, stream: str, stored: Stored, incarnation: str, age_s: float) -> LogEntry:
-        data = await self._claims.join(stored.subject, stored.headers, stored.data)
+        data = await self._claims.join(stored.subject, stored.headers, stored.data, sequence=stored.sequence)
         row = self._topology.row_of_stream[stream]
         envelope, message = admit(data, row=row, run=self._topology.run)
         cursor = Cursor(incarnation, stored.sequence, stored.message_id)  # "" if its sender gave none

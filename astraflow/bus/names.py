@@ -9,11 +9,16 @@ streams are unique over regions, because acks of equally named streams in two Je
 import re
 from enum import StrEnum
 
+from astraflow.config.kinds import NAME_PATTERN
 from astraflow.errors import ConfigError
 
 PART = "part"  # token between a subject and the digest of one of its parts
+# First tokens of the KV keys that others write than who holds the run's truth. They have a stream, and so subjects, of
+# their own: who may write a key may roll up its stream.
+LOOSE = ("member", "drain", "probe")
+INBOX = "_INBOX"  # first token of the subjects of answers
 KV_SUBJECTS = "$KV."  # what the subjects of all KV buckets begin with
-_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
+_NAME = re.compile(NAME_PATTERN)
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
@@ -41,7 +46,8 @@ class Kind(StrEnum):
     SNAPSHOTS = "SNAPSHOTS"
     DEAD_LETTERS = "DEAD_LETTERS"
     KV = "KV"
-    MEMBERS = "MEMBERS"  # only in a region away from home
+    MEMBERS = "MEMBERS"
+    ANNOUNCED = "ANNOUNCED"  # only in a region away from home
 
 
 class Names:
@@ -66,7 +72,8 @@ class Names:
         self.snapshots = self._stream(Kind.SNAPSHOTS)
         self.dead_letters = self._stream(Kind.DEAD_LETTERS)
         self.kv = f"KV_{self.bucket}"  # the name that `nats kv` expects
-        self.members = self._stream(Kind.MEMBERS)  # only away from home
+        self.members = self._stream(Kind.MEMBERS)
+        self.announced = self._stream(Kind.ANNOUNCED)  # members of a region away from home, for its keeper
 
     @property
     def at_home(self) -> bool:
@@ -114,6 +121,11 @@ class Names:
     def weights_subjects(self, policy: str) -> str:
         """Everything of a policy's versions, as a pattern."""
         return f"{self.root}.weights.{check_name(policy, 'policy')}.>"
+
+    def news(self, kind: Kind, subject: str) -> str:
+        """Where a stream tells, without its data, that a message on `subject` is stored; members' with the KV's."""
+        kind = Kind.KV if kind is Kind.MEMBERS else kind
+        return f"{self.root}.news.{kind}.{subject}"
 
     def decision(self) -> str:
         return f"{self.root}.decision"
@@ -166,7 +178,19 @@ class Names:
         """Subject of a KV key. Raises ConfigError for a key that isn't dotted tokens."""
         for token in key.split("."):
             check_token(token, f"token of KV key {key!r}")
-        return f"{self.kv_prefix}{key}"
+        return f"{self._kv_root(key)}{key}"
+
+    def kv_pattern(self, prefix: str) -> str:
+        """Subjects of the KV keys below a prefix: "head." is every key that starts so, "run" that key; "" is every
+        key but the loose ones."""
+        return f"{self._kv_root(prefix)}{prefix}{'>' if not prefix or prefix.endswith('.') else ''}"
+
+    def kv_key(self, subject: str) -> str:
+        """The reverse of `kv_subject`."""
+        return subject.removeprefix(self.kv_prefix).removeprefix(f"{self.root}.")
+
+    def _kv_root(self, key: str) -> str:
+        return f"{self.root}." if key.partition(".")[0] in LOOSE else self.kv_prefix
 
     def _stream(self, kind: Kind) -> str:
         return f"{self.bucket}_{kind}"

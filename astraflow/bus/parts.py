@@ -6,14 +6,20 @@ whose digests were asked for, or raises WeightsError that names the part. (nats-
 
 import asyncio
 import hashlib
+import json
 import secrets
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from astraflow.bus.link import Link
 from astraflow.bus.publish import Publisher
+from astraflow.bus.session import SEQUENCE, SUBJECT
 from astraflow.concurrency import in_parallel
 from astraflow.errors import BusError, LinkLostError, NoAnswerError, WeightsError
 from astraflow.messages import PartRef
+
+if TYPE_CHECKING:
+    from nats.aio.msg import Msg
 
 HEADROOM_BYTES = 4096  # for subject and headers: over max_payload the server ends the connection
 WORKERS = 12  # parts under way
@@ -98,22 +104,45 @@ class NatsParts:
         await in_parallel(places, get_one, workers=WORKERS)
         return data
 
+    async def get_run(self, stream: str, subject: str, parts: Sequence[PartRef], *, first_sequence: int) -> bytes:
+        """The bytes of `parts` that stand one behind the other in a log. Raises WeightsError. It holds no more than
+        what is stored there."""
+        pieces: list[bytes] = [b""] * len(parts)
+
+        async def get_one(index: int) -> None:
+            part, sequence = parts[index], first_sequence + index
+            msg = await self._ask(stream, "", json.dumps({"seq": sequence}).encode()) if sequence > 0 else None
+            named = (msg.headers or {}).get(SUBJECT, "") if msg is not None else ""
+            if msg is None or named != f"{subject}.{part.digest}" or len(msg.data) != part.size_bytes:
+                raise WeightsError(f"part {part.digest} of {subject} isn't at {sequence} in stream {stream}")
+            if await asyncio.to_thread(_digest, msg.data) != part.digest:
+                raise WeightsError(f"part {part.digest} of {subject} at {sequence} in stream {stream} is damaged")
+            pieces[index] = msg.data
+
+        await in_parallel(range(len(parts)), get_one, workers=WORKERS)
+        return b"".join(pieces)
+
     async def _fetch(self, stream: str, subject: str) -> bytes | None:
+        msg = await self._ask(stream, f".{subject}", b"")
+        return msg.data if msg is not None else None
+
+    async def _ask(self, stream: str, subject: str, request: bytes) -> "Msg | None":
+        """One stored message; None if there is none."""
         while True:
             session = await self._link.session()
             try:
-                msg = await session.request(f"{session.api_prefix}.DIRECT.GET.{stream}.{subject}")
+                msg = await session.request(f"{session.api_prefix}.DIRECT.GET.{stream}{subject}", request)
             except LinkLostError:
                 continue
             except NoAnswerError:
                 await asyncio.sleep(RETRY_S)
                 continue
-            status = (msg.headers or {}).get("Status", "")
-            if not status:
-                return msg.data
-            if status == "404":
+            headers = msg.headers or {}
+            if SEQUENCE in headers:  # a message, whatever its sender put into its headers
+                return msg
+            if headers.get("Status") == "404":
                 return None
-            raise BusError(f"nats-server refused a read of {subject} in {stream}: status {status} {msg.headers}")
+            raise BusError(f"nats-server refused a read of {subject or request!r} in {stream}: {headers}")
 
 
 def _digest(piece: bytes | memoryview) -> str:

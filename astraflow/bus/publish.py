@@ -18,6 +18,7 @@ import msgspec
 
 from astraflow import clock
 from astraflow.bus.entries import PublishAck
+from astraflow.bus.incoming import headers_of
 from astraflow.bus.link import Link
 from astraflow.bus.session import Session
 from astraflow.bus.waits import Waits
@@ -88,15 +89,9 @@ async def read_stored(session: Session, stream: str, **where: int | str) -> Stor
         if exc.err_code == NO_MESSAGE:
             return None
         raise
-    headers = parse_headers(base64.b64decode(found.get("hdrs", "")))
+    headers = headers_of(base64.b64decode(found.get("hdrs", "")))
     data, at = base64.b64decode(found.get("data", "")), datetime.fromisoformat(found["time"]).timestamp()
     return Stored(found["subject"], found["seq"], headers, data, at)
-
-
-def parse_headers(raw: bytes) -> dict[str, str]:
-    """NATS/1.0 header lines as a dict."""
-    lines = raw.decode("utf-8", "replace").split("\r\n")[1:]
-    return {name.strip(): value.strip() for name, colon, value in (line.partition(":") for line in lines) if colon}
 
 
 class Publisher:

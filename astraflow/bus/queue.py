@@ -220,7 +220,7 @@ class NatsWorkQueue:
             headers = msg.headers or {}
             tokens = AckTokens.of(msg.reply)
             try:
-                data = await self._claims.join(msg.subject, headers, msg.data)
+                data = await self._claims.join(msg.subject, headers, msg.data, sequence=tokens.stream_sequence)
                 row = self._topology.row_of_stream[self.stream]
                 envelope, message = admit(data, row=row, run=self._topology.run)
             except MessageError as exc:

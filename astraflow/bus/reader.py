@@ -1,47 +1,49 @@
-"""Raw messages of a stream in order, each exactly once, across reconnects.
+"""Raw messages of streams in order, each exactly once, across reconnects.
 
-An ephemeral pull consumer that is made anew, behind the last message seen, whenever the connection, the consumer or a
-message is lost. It decodes nothing. Invariants: memory is bounded by two pull requests; nothing is polled; a stream
-that was made anew under a reader raises CursorError, because positions mean nothing there.
+It asks for batches ("direct get"), and is told by the stream's news when there may be more. It makes no consumer: those
+who may make one can have the server send what is stored to any subject, as if its owner had. It decodes nothing.
+Invariants: memory is bounded by one batch; a lost, doubled or late message of a batch is noticed by the sequence that
+each names as the one before it, and asked for again; a stream that was made anew under a reader raises CursorError,
+because positions mean nothing there.
 """
 
 import asyncio
-import secrets
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from astraflow.bus.ensure import SECOND_NS
 from astraflow.bus.entries import LogState
-from astraflow.bus.feed import HEARTBEAT, AckTokens, Feed
+from astraflow.bus.feed import Feed
 from astraflow.bus.link import Link
 from astraflow.bus.publish import Stored
-from astraflow.bus.session import Session
-from astraflow.errors import ApiError, BusError, ConsumerLostError, CursorError, LinkLostError, NoAnswerError
+from astraflow.bus.session import SEQUENCE, SUBJECT, Session
+from astraflow.errors import ApiError, BusError, CursorError, LinkLostError, NoAnswerError
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
 BATCH = 512
 MAX_BYTES = 4 << 20
-EXPIRES_S = 30.0
-HEARTBEAT_S = 1.0
+LOOK_EVERY_S = 1.0  # without news: what says that there is more may be lost
+BEHIND_S = 0.02  # a server of a cluster may have less than the one whose news it was
 SILENT_S = 2.5
-FAR_SILENT_S = 30.0  # behind a thin link, where weights may be ahead of a heartbeat
-INACTIVE_S = 10.0  # the server forgets an abandoned consumer after this
+FAR_SILENT_S = 30.0  # behind a thin link, where weights may be ahead of an answer
 RETRY_S = 0.1
+PENDING, LAST, TIME = "Nats-Num-Pending", "Nats-Last-Sequence", "Nats-Time-Stamp"
 
 
 async def stream_state(session: Session, stream: str) -> LogState:
-    """Raises as `stream_info`."""
-    state, _ = await stream_info(session, stream)
-    return state
+    """Raises BusError if there is no such stream, or what `Session.request` raises."""
+    return (await stream_info(session, stream))[0]
 
 
 async def stream_info(session: Session, stream: str) -> tuple[LogState, float]:
-    """And the server's time. Raises BusError if there is no such stream, or what `Session.request` raises."""
+    """Its state, and the server's time: unix seconds, only to be compared with others of that server's.
+
+    Raises: see `stream_state`.
+    """
     try:
         info = await session.api(f"STREAM.INFO.{stream}")
     except ApiError as exc:
@@ -58,10 +60,14 @@ async def stream_info(session: Session, stream: str) -> tuple[LogState, float]:
     return found, server_seconds(info["ts"])
 
 
+def server_seconds(moment: str) -> float:
+    """Unix seconds of a time as the server writes it."""
+    return datetime.fromisoformat(moment).timestamp()
+
+
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """A message, how many of the reader's messages the stream holds behind it, and how long it had been there when the
-    reader began: by the clock of the server, 0 for what came later."""
+    """A message, how many of the reader's messages the stream holds behind it, and its age when reading began."""
 
     stored: Stored
     pending: int
@@ -69,107 +75,140 @@ class Raw:
 
 
 async def read_raw(
-    link: Link, stream: str, filters: Sequence[str], *, start: int, incarnation: str
+    link: Link, stream: str, subject: str, *, news: str, start: int, incarnation: str
 ) -> AsyncGenerator[Raw | None, None]:
-    """Messages of `filters` with a sequence >= `start`, for ever; None when there was nothing to read at first or after
-    a reconnect. Raises CursorError when the stream isn't `incarnation` any more.
+    """Messages on `subject` (wildcards allowed) with a sequence >= `start`, for ever; None when there was nothing to
+    read at first or after a reconnect. `news` is the subject of the stream's news of them.
+
+    Raises CursorError when the stream isn't `incarnation` any more.
     """
     while True:
         session = await link.session()
         try:
-            state = await stream_state(session, stream)
+            state, began_at = await stream_info(session, stream)
             if incarnation and state.incarnation != incarnation:
                 raise CursorError(
                     f"stream {stream} was made anew: it is {state.incarnation}, the reader is in {incarnation}; "
                     f"restore the server's store folder, or start the run afresh"
                 )
-            where = {"deliver_policy": "by_start_sequence", "opt_start_seq": max(1, start)}
-            async with aclosing(consume(session, stream, filters, where)) as messages:
+            reader = Reader(session, stream, subject, start=start, began_at=began_at)
+            async with aclosing(reading(session, [reader], news=news)) as messages:
                 async for raw in messages:
                     if raw is not None:
                         start = raw.stored.sequence + 1
                     yield raw
         except LinkLostError:
             continue
-        except (NoAnswerError, ApiError, ConsumerLostError):
+        except (NoAnswerError, ApiError):
             await asyncio.sleep(RETRY_S)
 
 
-async def consume(
-    session: Session, stream: str, filters: Sequence[str], where: dict[str, Any]
-) -> AsyncGenerator[Raw | None, None]:
-    """One consumer's life, from `where` (JetStream's deliver policy) on; None first if there is nothing to read yet.
+async def reading(session: Session, readers: "Sequence[Reader]", *, news: str) -> AsyncGenerator[Raw | None, None]:
+    """What the readers find, for ever. None: all had nothing more, at first and then after each look.
 
-    Ends only by an exception: ConsumerLostError, or what `Session.request` raises.
+    Ends only by an exception: what `Session.request` raises.
     """
-    name = f"read_{secrets.token_hex(8)}"
-    config = where | {
-        "name": name,
-        "filter_subjects": list(filters),
-        "ack_policy": "none",
-        "mem_storage": True,
-        "num_replicas": 1,
-        "inactive_threshold": int(INACTIVE_S * SECOND_NS),
-    }
-    body = {"stream_name": stream, "action": "create", "config": config}
-    created = await session.api(f"CONSUMER.CREATE.{stream}.{name}", body)
-    feed = await session.inbox_feed(f"{session.api_prefix}.CONSUMER.MSG.NEXT.{stream}.{name}")
+    bell = await session.subscribe(news, bound=1)  # one unread word is enough
     try:
-        if created["num_pending"] == 0:
-            yield None
-        async for raw in _pulled(session, feed, began_at=server_seconds(created["ts"]), old=created["num_pending"]):
-            yield raw
-    finally:
-        await feed.discard()
-        if not session.lost.is_set():
-            await session.quiet(session.send(f"{session.api_prefix}.CONSUMER.DELETE.{stream}.{name}"))
-
-
-def server_seconds(moment: str) -> float:
-    """Unix seconds of a time as the server writes it: only to be compared with others of that server's."""
-    return datetime.fromisoformat(moment).timestamp()
-
-
-async def _pulled(session: Session, feed: Feed, *, began_at: float, old: int) -> AsyncGenerator[Raw, None]:
-    left, expected = 0, 1
-    while True:
-        if left <= BATCH // 2:
-            request = {
-                "batch": BATCH - left,
-                "max_bytes": max(MAX_BYTES, 2 * session.max_payload_bytes),
-                "expires": int(EXPIRES_S * SECOND_NS),
-                "idle_heartbeat": int(HEARTBEAT_S * SECOND_NS),
-            }
-            await feed.pull(request)
-            left = BATCH
-        msg = feed.pop() or await _next(session, feed)
-        status = feed.status_of(msg)
-        if status is None:
-            tokens = AckTokens.of(msg.reply)
-            if tokens.consumer_sequence < expected:  # it came twice
+        await session.flush(SILENT_S)  # nothing falls between the first look and the news
+        rung = False
+        while True:
+            bell.pop()
+            found = False
+            for reader in readers:
+                async with aclosing(reader.all()) as messages:
+                    async for raw in messages:
+                        found = True
+                        yield raw
+            if rung and not found:
+                rung = False
+                await asyncio.sleep(BEHIND_S)
                 continue
-            if tokens.consumer_sequence > expected:
-                raise ConsumerLostError("a delivery is missing")
-            expected, left = expected + 1, left - 1
-            age_s = max(0.0, began_at - tokens.stored_at) if tokens.consumer_sequence <= old else 0.0
-            yield Raw(Stored(msg.subject, tokens.stream_sequence, msg.headers or {}, msg.data), tokens.pending, age_s)
-        elif status in ("404", "408", "409"):
-            headers = msg.headers or {}
-            if "Consumer" in headers.get("Description", "") or "Nats-Pending-Messages" not in headers:
-                raise ConsumerLostError(f"{status} {headers}")  # deleted, or moved to another server
-            left -= int(headers["Nats-Pending-Messages"])
-        elif status not in (HEARTBEAT, ""):
-            raise NoAnswerError(f"reader of {feed.pulls_by}: status {status}")
-        elif (
-            status and int((msg.headers or {}).get("Nats-Last-Consumer", 0)) >= expected
-        ):  # lost, and none came behind it
-            raise ConsumerLostError("the last delivery is missing")
+            yield None
+            rung = await _rings(bell)
+    finally:
+        await bell.discard()
+        for reader in readers:
+            await reader.close()
 
 
-async def _next(session: Session, feed: Feed) -> "Msg":
+async def _rings(bell: Feed) -> bool:
     try:
-        async with asyncio.timeout(FAR_SILENT_S if session.far else SILENT_S):
-            return await feed.get()
+        async with asyncio.timeout(LOOK_EVERY_S):
+            await bell.get()
     except TimeoutError:
-        await session.flush(SILENT_S)  # raises LinkLostError if the server is gone
-        raise ConsumerLostError("no heartbeat") from None
+        return False
+    return True
+
+
+class Reader:
+    """A position in one stream, for the life of a session."""
+
+    def __init__(self, session: Session, stream: str, subject: str, *, start: int, began_at: float) -> None:
+        """`began_at`: the server's time of now, from which on messages are new."""
+        self._session = session
+        self._began_at = began_at
+        self._stream = stream
+        self._subject = subject
+        self._next = max(1, start)
+        self._feed: Feed | None = None
+
+    async def all(self) -> AsyncGenerator[Raw, None]:
+        """Everything from the position on that is there now."""
+        more = True
+        while more:
+            more = False
+            async with aclosing(self._batch()) as messages:
+                async for raw in messages:
+                    more = raw is None or raw.pending > 0
+                    if raw is not None:
+                        yield raw
+
+    async def close(self) -> None:
+        if self._feed is not None:
+            await self._feed.discard()
+
+    async def _batch(self) -> AsyncGenerator[Raw | None, None]:
+        """One request. None at its end: something of it is missing, ask again."""
+        session = self._session
+        if self._feed is None:
+            self._feed = await session.inbox_feed(f"{session.api_prefix}.DIRECT.GET.{self._stream}")
+        feed = self._feed
+        asked = {
+            "seq": self._next,
+            "next_by_subj": self._subject,
+            "batch": BATCH,
+            "max_bytes": max(MAX_BYTES, 2 * session.max_payload_bytes),
+        }
+        await feed.pull(asked, alone=True)
+        last = 0
+        while True:
+            msg = feed.pop() or await self._wait(feed)
+            if msg is None:
+                yield None
+                return
+            headers = msg.headers or {}
+            if not feed.is_open(msg):  # of an earlier request
+                continue
+            if SEQUENCE not in headers:
+                if (status := headers.get("Status")) not in ("204", "404"):
+                    raise NoAnswerError(f"reader of {feed.pulls_by}: status {status} {headers.get('Description', '')}")
+                if int(headers.get(LAST, last)) > last:  # and that one is missing
+                    yield None
+                return
+            sequence = int(headers[SEQUENCE])
+            if int(headers.get(LAST, 0)) != last or sequence < self._next:
+                yield None
+                return
+            last, self._next = sequence, sequence + 1
+            stored_at = server_seconds(headers[TIME]) if TIME in headers else self._began_at
+            stored = Stored(headers.get(SUBJECT, ""), sequence, headers, msg.data, stored_at)
+            yield Raw(stored, int(headers.get(PENDING, 0)), max(0.0, self._began_at - stored_at))
+
+    async def _wait(self, feed: Feed) -> "Msg | None":
+        try:
+            async with asyncio.timeout(FAR_SILENT_S if self._session.far else SILENT_S):
+                return await feed.get()
+        except TimeoutError:
+            await self._session.flush(SILENT_S)  # raises LinkLostError if the server is gone
+            return None

@@ -13,6 +13,7 @@ from astraflow.bus.trust import BusOptions
 from astraflow.bus.wiring import RUN
 from astraflow.errors import ApiError, LinkLostError, MessageError, NoAnswerError
 from astraflow.messages import RunRecord, decode
+from astraflow.messages.printable import with_printable_texts
 
 ANSWER_WITHIN_S = 10.0
 
@@ -75,4 +76,4 @@ async def _record(session: Session, names: Names) -> RunRecord | None:
         message = decode(stored.data).message if stored is not None else None
     except (ApiError, MessageError):  # deleted meanwhile; not ours
         return None
-    return message if isinstance(message, RunRecord) else None
+    return with_printable_texts(message) if isinstance(message, RunRecord) else None

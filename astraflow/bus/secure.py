@@ -1,6 +1,7 @@
 """The folder of a secured server: certificates, a key for every role of every run, and nats-server's settings for them.
 
-    DIR/  ca.pem ca.key server.pem server.key   accounts.conf (no secret in it)   credentials/<run>/<role>.nk ca.pem
+    DIR/  ca.pem ca.key server.pem server.key   accounts.conf (no secret in it)
+          credentials/<run>/<role>.nk ca.pem   credentials/<run>/nodes/<node>/<role>.nk ca.pem
 
 Roles prove themselves by an Ed25519 key (NATS "nkey"): the server knows only the public half. What each may do is in
 `rights.py`. Invariant: keys that are there are kept, so that a second call changes nothing and a new run is only added.
@@ -13,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from astraflow.bus.certificates import make_certificates
+from astraflow.bus.names import check_name
 from astraflow.bus.private import write_private
-from astraflow.bus.rights import GUESTS, guest_services, rights_of
+from astraflow.bus.rights import BOUND, between, news_of, rights_of, services_of
 from astraflow.bus.topology import Topology
 from astraflow.errors import ConfigError
 from astraflow.extras import install_hint
@@ -22,6 +24,7 @@ from astraflow.messages.roles import Role
 
 RUN_FILE = "run"  # in a folder of credentials: whose they are
 ACCOUNTS_FILE = "accounts.conf"
+NODES = "nodes"  # in a run's folder of credentials: a folder for each node that has keys of its own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,10 +45,14 @@ class SecureFolder:
         )
 
 
-def prepare(folder: Path, *, runs: Sequence[str], region: str, names: Sequence[str]) -> SecureFolder:
-    """Make what is missing. `names` are host names and addresses that clients use for this server.
+def prepare(
+    folder: Path, *, runs: Sequence[str], region: str, names: Sequence[str], nodes: Sequence[str] = ()
+) -> SecureFolder:
+    """Make what is missing. `names` are host names and addresses that clients use for this server. `nodes` get keys of
+    their own in each of the runs, so that no node can hear or give another's answers.
 
-    Runs that were prepared earlier stay. Raises ConfigError: a name, a missing package, or a file that can't be used.
+    Runs and nodes that were prepared earlier stay. Raises ConfigError: a name, a missing package, or a file that can't
+    be used.
     """
     wanted = [Topology(run=run, region=region, envs=(), policies=()) for run in runs]
     try:
@@ -53,7 +60,7 @@ def prepare(folder: Path, *, runs: Sequence[str], region: str, names: Sequence[s
         credentials.mkdir(parents=True, exist_ok=True, mode=0o700)
         make_certificates(folder, names)
         for topology in wanted:
-            _settle_run(credentials / topology.run, topology, folder / "ca.pem")
+            _settle_run(credentials / topology.run, topology, folder / "ca.pem", nodes)
         every = [_topology_of(path) for path in sorted(credentials.iterdir()) if (path / "region").exists()]
         text = accounts_text({topology: _public_keys(credentials / topology.run) for topology in every})
         (folder / ACCOUNTS_FILE).write_text(text)
@@ -66,8 +73,8 @@ def prepare(folder: Path, *, runs: Sequence[str], region: str, names: Sequence[s
     )
 
 
-def accounts_text(runs: Mapping[Topology, Mapping[Role, str]]) -> str:
-    """nats-server's accounts, users and rights: per run one account with JetStream and one for its guests.
+def accounts_text(runs: Mapping[Topology, Mapping[Role, Sequence[str]]]) -> str:
+    """nats-server's accounts, users and rights: per run one account with JetStream and one for each role.
 
     Args: public keys by role, by run.
     """
@@ -75,23 +82,49 @@ def accounts_text(runs: Mapping[Topology, Mapping[Role, str]]) -> str:
     return "\n".join(["# written by astraflow bus --secure; changes are lost", "accounts {", *blocks, "}"]) + "\n"
 
 
-def _account_block(names: Topology, keys: Mapping[Role, str]) -> str:
-    own, guests = f"RUN_{names.run}", f"GUESTS_{names.run}"
-    insiders = [role for role in Role.with_a_key() if role not in GUESTS]
-    services = guest_services(names)
-    return "\n".join(
-        [
-            f"  {own} {{",
-            "    jetstream: enabled",
-            *_lines("users", [_user(role, keys[role], names) for role in insiders]),
-            *_lines("exports", [f'{{ service: "{s}", response: stream, accounts: ["{guests}"] }}' for s in services]),
-            "  }",
-            f"  {guests} {{",
-            *_lines("users", [_user(role, keys[role], names) for role in GUESTS]),
-            *_lines("imports", [f'{{ service: {{ account: "{own}", subject: "{s}" }} }}' for s in services]),
+def _account_block(names: Topology, keys: Mapping[Role, Sequence[str]]) -> str:
+    services, news = {role: services_of(role, names) for role in BOUND}, news_of(names)
+    every = dict.fromkeys(subject for allowed in services.values() for subject in allowed)
+    exports = [
+        f'{{ service: "{subject}", response: stream, accounts: [{_accounts(users, names)}] }}'
+        for subject in every
+        if (users := [role for role in BOUND if subject in services[role]])
+    ]
+    blocks = [
+        f"  {_account(Role.ADMIN, names)} {{",
+        "    jetstream: enabled",
+        *_lines("users", [_user(Role.ADMIN, key, names) for key in keys[Role.ADMIN]]),
+        *_lines("exports", [*exports, f'{{ stream: "{news}", accounts: [{_accounts(BOUND, names)}] }}']),
+        "  }",
+    ]
+    for role in BOUND:
+        sends = [(reader, pattern) for writer, reader, pattern in between(names) if writer is role]
+        hears = [(writer, pattern) for writer, reader, pattern in between(names) if reader is role]
+        home = _account(Role.ADMIN, names)
+        imports = [
+            *(f'{{ service: {{ account: "{home}", subject: "{subject}" }} }}' for subject in services[role]),
+            f'{{ stream: {{ account: "{home}", subject: "{news}" }} }}',
+            *(f'{{ stream: {{ account: "{_account(writer, names)}", subject: "{p}" }} }}' for writer, p in hears),
+        ]
+        blocks += [
+            f"  {_account(role, names)} {{",
+            *_lines("users", [_user(role, key, names) for key in keys[role]]),
+            *_lines(
+                "exports", [f'{{ stream: "{p}", accounts: [{_accounts([reader], names)}] }}' for reader, p in sends]
+            ),
+            *_lines("imports", imports),
             "  }",
         ]
-    )
+    return "\n".join(blocks)
+
+
+def _account(role: Role, names: Topology) -> str:
+    """An account of a run: the run's own is admin's."""
+    return f"RUN_{names.run}" if role is Role.ADMIN else f"{role.upper()}_{names.run}"
+
+
+def _accounts(roles: Sequence[Role], names: Topology) -> str:
+    return ", ".join(f'"{_account(role, names)}"' for role in roles)
 
 
 def _lines(key: str, items: Sequence[str]) -> list[str]:
@@ -99,7 +132,7 @@ def _lines(key: str, items: Sequence[str]) -> list[str]:
 
 
 def _user(role: Role, public_key: str, names: Topology) -> str:
-    rights = rights_of(role, names)
+    rights = rights_of(role, names, key=public_key)
     if rights is None:
         return f"{{ nkey: {public_key} }} # {role}"
     publish, subscribe = (", ".join(f'"{s}"' for s in allowed) for allowed in (rights.publish, rights.subscribe))
@@ -107,7 +140,7 @@ def _user(role: Role, public_key: str, names: Topology) -> str:
     return f"{{ nkey: {public_key}, permissions: {permissions} }} # {role}"
 
 
-def _settle_run(folder: Path, topology: Topology, ca_file: Path) -> None:
+def _settle_run(folder: Path, topology: Topology, ca_file: Path, nodes: Sequence[str]) -> None:
     folder.mkdir(exist_ok=True, mode=0o700)
     remembered = folder / "region"
     if remembered.exists() and remembered.read_text().strip() != topology.region:
@@ -116,9 +149,17 @@ def _settle_run(folder: Path, topology: Topology, ca_file: Path) -> None:
             f"names of that region's streams; move {folder} away to get new credentials"
         )
     remembered.write_text(topology.region + "\n")
+    _settle_keys(folder, topology, ca_file, Role.with_a_key())
+    for node in nodes:
+        own = folder / NODES / check_name(node, "node")
+        own.mkdir(exist_ok=True, mode=0o700, parents=True)
+        _settle_keys(own, topology, ca_file, BOUND)
+
+
+def _settle_keys(folder: Path, topology: Topology, ca_file: Path, roles: Sequence[Role]) -> None:
     (folder / RUN_FILE).write_text(topology.run + "\n")  # it goes with the keys when the folder is copied
     shutil.copyfile(ca_file, folder / "ca.pem")
-    for role in Role.with_a_key():
+    for role in roles:
         if not (path := credentials_file(folder, role)).exists():
             write_private(path, _new_seed() + "\n")
 
@@ -132,8 +173,10 @@ def _topology_of(folder: Path) -> Topology:
     return Topology(run=folder.name, region=(folder / "region").read_text().strip(), envs=(), policies=())
 
 
-def _public_keys(folder: Path) -> dict[Role, str]:
-    return {role: public_key(credentials_file(folder, role)) for role in Role.with_a_key()}
+def _public_keys(folder: Path) -> dict[Role, list[str]]:
+    places = [folder, *sorted((folder / NODES).glob("*"))]
+    files = {role: [credentials_file(place, role) for place in places] for role in Role.with_a_key()}
+    return {role: [public_key(file) for file in found if file.exists()] for role, found in files.items()}
 
 
 def _new_seed() -> str:

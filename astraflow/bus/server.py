@@ -7,6 +7,7 @@ a store folder; every stored message has been synced to disk before it is acked.
 
 import asyncio
 import fcntl
+import logging
 import os
 import secrets
 import shutil
@@ -15,6 +16,7 @@ import sys
 from pathlib import Path
 
 from astraflow import clock
+from astraflow.bus import orphan
 from astraflow.bus.leaf import LeafLink
 from astraflow.bus.private import write_private
 from astraflow.bus.trust import BusOptions
@@ -22,8 +24,11 @@ from astraflow.errors import BusError
 from astraflow.lifeline import dies_with_parent
 from astraflow.ports import free_port
 
+log = logging.getLogger(__name__)
+
 READY_WITHIN_S = 15.0
-LOCK_WITHIN_S = 5.0  # a server whose parent has just died needs a moment to end
+LOCK_WITHIN_S = 5.0
+ORPHAN_ENDS_WITHIN_S = 2.0  # a server whose parent has just died needs a moment to end
 STOP_WITHIN_S = 5.0
 PROBE_EVERY_S = 0.005
 PROBE_WITHIN_S = 0.5
@@ -84,6 +89,10 @@ class EmbeddedServer:
     @property
     def options(self) -> BusOptions:
         return BusOptions(url=self.url, token=self.token)
+
+    @property
+    def _config_file(self) -> Path:
+        return self.folder.resolve() / "nats-server.conf"
 
     @property
     def token_file(self) -> Path:
@@ -159,20 +168,26 @@ class EmbeddedServer:
             log=self.log_file.resolve(),
             pid=self.folder.resolve() / "pid",
         )
-        write_private(self.folder / "nats-server.conf", text)
+        write_private(self._config_file, text)
 
     async def _lock(self) -> int:
         """An exclusive lock on the folder that lives as long as the child. Raises BusError if another server has it."""
         lock = os.open(self.folder / "lock", os.O_CREAT | os.O_RDWR, 0o600)
-        deadline = clock.monotonic() + LOCK_WITHIN_S
+        started = clock.monotonic()
+        deadline, orphans_until = started + LOCK_WITHIN_S, started + ORPHAN_ENDS_WITHIN_S
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as exc:
-                if clock.monotonic() > deadline:
+                now, holder = clock.monotonic(), orphan.server_of(self._config_file)
+                if now > orphans_until and holder and orphan.is_orphan(holder):  # frozen, or its disk is full
+                    log.warning("bus.orphan_ended", extra={"pid": holder, "folder": str(self.folder)})
+                    orphan.end(holder)
+                if now > deadline:
                     os.close(lock)
+                    who = f"nats-server (process {holder})" if holder else "another nats-server"
                     raise BusError(
-                        f"another nats-server uses {self.folder}; stop the run that owns it, or use another folder"
+                        f"{who} uses {self.folder}; stop the run that owns it, or use another folder"
                     ) from exc
                 await asyncio.sleep(PROBE_EVERY_S * 10)
             else:
@@ -184,7 +199,8 @@ class EmbeddedServer:
         self._process = await asyncio.create_subprocess_exec(
             binary,
             "-c",
-            str(self.folder / "nats-server.conf"),
+            str(self._config_file),
+            env=orphan.marked(dict(os.environ)),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+SUBJECT, SEQUENCE = "Nats-Subject", "Nats-Sequence"  # headers of every stored message that is read, of nothing else
 LINGER_S = 0.02
 CLOSE_WITHIN_S = 0.5
 MAX_UNSENT_BYTES = 8 << 20  # above this a sender waits until the socket has taken what is buffered
@@ -51,7 +52,6 @@ class Session:
         self.last_error = ""
         self._client = client
         self._inbox = f"{inbox}.{secrets.token_hex(8)}"
-        self._tokens = itertools.count()
         self._feed_numbers = itertools.count()
         self._waiting: dict[str, _Waiting] = {}
         self.feeds: set[Feed] = set()
@@ -81,8 +81,9 @@ class Session:
         except LinkLostError as exc:
             if subject.lower() not in self.last_error:
                 raise
+            ours = self._inbox.rpartition(".")[0]
             raise DeniedError(
-                f"the credentials don't allow subscribing to {subject}; allow _INBOX.> for this user"
+                f"the credentials don't allow subscribing to {subject}; allow {ours}.> for this user"
             ) from exc
 
     async def send(
@@ -111,7 +112,7 @@ class Session:
         """Send and wait for one answer. Raises LinkLostError, NoAnswerError, DeniedError."""
         if self.lost.is_set():
             raise LinkLostError("connection lost")
-        token = str(next(self._tokens))
+        token = secrets.token_hex(8)  # others of the same key could answer what they can guess
         future: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
         self._waiting[token] = _Waiting(future, subject, clock.monotonic())
         try:
@@ -121,7 +122,7 @@ class Session:
             self._waiting.pop(token, None)
             if future.done() and not future.cancelled():
                 future.exception()  # seen: a send that failed has raised already, and ended the session with it
-        if msg.headers and not msg.data and msg.headers.get("Status") == "503":
+        if msg.headers and not msg.data and msg.headers.get("Status") == "503" and SEQUENCE not in msg.headers:
             raise NoAnswerError(f"nobody answers {subject}: no such stream or consumer, or JetStream isn't ready")
         return msg
 

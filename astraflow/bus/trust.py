@@ -10,11 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from astraflow.bus.names import INBOX
 from astraflow.errors import DeniedError
 from astraflow.extras import install_hint
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
+
+
+KEY_ENDING = ".nk"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +51,16 @@ def credentials(file: str) -> dict[str, Any]:
     except (nkeys.NkeysError, ValueError) as exc:
         raise DeniedError(f"credentials file {file} is neither a NATS key (.nk) nor NATS credentials (.creds)") from exc
     return {"nkeys_seed_str": text.strip()}
+
+
+def inbox_of(options: BusOptions, name: str) -> str:
+    """What the subjects of our answers begin with: of a key its own, where nobody else may listen or answer."""
+    if not options.credentials_file.endswith(KEY_ENDING):
+        return f"{INBOX}.{name}"
+    import nkeys
+
+    seed = _read(Path(options.credentials_file), "credentials file").strip()
+    return f"{INBOX}.{nkeys.from_seed(bytearray(seed.encode())).public_key.decode()}"
 
 
 def trust(ca_file: str) -> dict[str, Any]:

@@ -11,9 +11,9 @@ dead env or policy can't fill what others need.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from astraflow.bus.names import ANY, PART, Kind, Names, check_token
+from astraflow.bus.names import ANY, LOOSE, PART, Kind, Names, check_token
 from astraflow.messages import (
     Control,
     Decision,
@@ -42,6 +42,7 @@ from astraflow.messages import (
 from astraflow.messages.roles import Role
 
 DAY_S = 86_400.0
+MEMBERS_S = 3600.0  # a record that nobody renews goes, whatever time to live its writer gave it
 DUPLICATE_WINDOW_S = 600.0  # longer than any retry of a publish
 SHORT_WINDOW_S = 0.1  # the least that the server takes: a task that is brought again is meant to be played again
 MARKER_TTL_S = 60.0
@@ -57,7 +58,10 @@ class Limits:
     max_requests: int = 20_000  # messages per policy in GEN
     max_episodes_bytes: int = 8 << 30
     max_weights_bytes: int = 0  # per policy
-    max_blobs_bytes: int = 0
+    max_blobs_bytes: int = 1 << 30
+    max_requests_bytes: int = 512 << 20  # in GEN, which is in memory
+    max_members_bytes: int = 16 << 20
+    max_member_bytes: int = 64 << 10  # one record
     max_metrics_bytes: int = 256 << 20
     max_events_bytes: int = 64 << 20
     max_dead_letters_bytes: int = 64 << 20
@@ -107,13 +111,21 @@ class Row:
     push_back: bool = True  # full: publishers wait. False: the oldest messages go
     max_per_subject: int = 0
     max_bytes: int = 0
+    max_message_bytes: int = 0
+    max_whole_bytes: int = 1 << 30  # of a split one
     max_age_s: float = 0.0
     marker_ttl_s: float = 0.0  # how long the server says that a key has expired
     bound_key: str = ""  # the run file's key for the bound that pushes back
     replicas: int = 1
     consumers: tuple[Consumer, ...] = ()
+    news: str = ""  # where it tells of each message, as a pattern that ends in `>`; "" = nowhere
     mirror: Mirror | None = None  # a copy of another stream, instead of a stream that is written here
     duplicate_window_s: float = DUPLICATE_WINDOW_S
+
+    @property
+    def for_people(self) -> bool:
+        """Whether its texts are for people to read, not data of the run."""
+        return self.kind in (Kind.KV, Kind.MEMBERS, Kind.ANNOUNCED, Kind.EVENTS, Kind.METRICS, Kind.CONTROL)
 
     @property
     def relief(self) -> str:
@@ -140,6 +152,11 @@ class KeyFamily:
         return f"{self.name}." if self.tokens else self.name
 
     @property
+    def loose(self) -> bool:
+        """Whether it is in MEMBERS, apart from the keys that hold the run's truth."""
+        return self.name in LOOSE
+
+    @property
     def pattern(self) -> str:
         """All keys of the family, with NATS wildcards."""
         return ".".join((self.name, *(ANY for _ in self.tokens)))
@@ -162,7 +179,11 @@ class KeyFamily:
 RUN = KeyFamily(name="run", message=RunRecord, writers=(Role.ADMIN, Role.DATAFLOW), expires="never")
 HEAD = KeyFamily(name="head", tokens=("policy",), message=Head, writers=(Role.TRAINER,), expires="never")
 MEMBER = KeyFamily(
-    name="member", tokens=("actor",), message=Member, writers=EVERYBODY, expires="without a heartbeat for the lease"
+    name="member",
+    tokens=("actor",),
+    message=Member,
+    writers=EVERYBODY,
+    expires="without a heartbeat for the lease",
 )
 LEASE = KeyFamily(name="lease", tokens=("name",), message=Lease, writers=(Role.DATAFLOW, Role.TRAINER), expires="never")
 PROGRESS = KeyFamily(name="progress", tokens=("policy",), message=Progress, writers=(Role.TRAINER,), expires="never")
@@ -227,7 +248,9 @@ def home_rows(names: Names, limits: Limits, envs: Sequence[str], policies: Seque
             kind=Kind.GEN, stream=names.gen_requests, subjects=(names.gen(ANY),), messages=(GenRequest,),
             writers=(Role.ROLLOUT,), readers=(Role.POLICY,),
             released="a replica accepts it; the requester supervises", queue=True, memory=True, message_ttl=True,
-            max_per_subject=limits.max_requests, consumers=tuple(gens), replicas=replicas,
+            max_per_subject=limits.max_requests, max_bytes=limits.max_requests_bytes, max_whole_bytes=64 << 20,
+            consumers=tuple(gens),
+            replicas=replicas,
         ),
         Row(
             kind=Kind.EPISODES, stream=names.episodes, subjects=(names.episode(ANY),),
@@ -278,14 +301,22 @@ def home_rows(names: Names, limits: Limits, envs: Sequence[str], policies: Seque
             max_age_s=30 * DAY_S, replicas=replicas,
         ),
         Row(
-            kind=Kind.KV, stream=names.kv, subjects=(f"{names.kv_prefix}>",),
-            messages=tuple(family.message for family in FAMILIES if family.message is not None),
-            writers=(),  # each family has its own
+            kind=Kind.KV, stream=names.kv, subjects=(names.kv_pattern(""),),
+            messages=_held(loose=False),
+            writers=(),  # each family of keys has its own
             readers=EVERYBODY, released="overwritten, deleted or expired", max_per_subject=1, message_ttl=True,
             marker_ttl_s=MARKER_TTL_S, replicas=replicas,
         ),
+        Row(  # without markers, which need a stream that whoever writes one of its keys may roll up, and so wipe
+            kind=Kind.MEMBERS, stream=names.members,
+            subjects=tuple(names.kv_pattern(family.pattern) for family in FAMILIES if family.loose),
+            messages=_held(loose=True), writers=(), readers=EVERYBODY, released="overwritten or expired",
+            push_back=False, max_per_subject=1, message_ttl=True, max_bytes=limits.max_members_bytes,
+            max_message_bytes=limits.max_member_bytes, max_age_s=MEMBERS_S, replicas=replicas,
+        ),
     )  # fmt: skip
-    return shared + tuple(row for policy in policies for row in _policy_rows(names, limits, policy))
+    rows = shared + tuple(row for policy in policies for row in _policy_rows(names, limits, policy))
+    return tuple(replace(row, news=names.news(row.kind, ">")) if row.readers and not row.queue else row for row in rows)
 
 
 def _policy_rows(names: Names, limits: Limits, policy: str) -> tuple[Row, ...]:
@@ -305,6 +336,11 @@ def _policy_rows(names: Names, limits: Limits, policy: str) -> tuple[Row, ...]:
             bound_key="bus.max_weights_bytes", replicas=limits.replicas,
         ),
     )  # fmt: skip
+
+
+def _held(*, loose: bool) -> tuple[type[Message], ...]:
+    held = [family.message for family in FAMILIES if family.loose is loose]
+    return tuple(message for message in held if message is not None)
 
 
 def _parts(subject: str) -> tuple[str, ...]:

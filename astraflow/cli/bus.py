@@ -78,6 +78,14 @@ def add(verbs: Verbs) -> None:
         default=[],
         help="a further name or address that clients use for this machine; goes into its certificate",
     )
+    parser.add_argument(
+        "--node",
+        dest="nodes",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="with --secure: a machine that gets keys of its own, in credentials/RUN/nodes/NAME; may be repeated",
+    )
     parser.add_argument("--files-only", action="store_true", help="make the files and start nothing (see deploy/)")
     parser.set_defaults(run=run)
 
@@ -99,7 +107,8 @@ def run(args: argparse.Namespace) -> int:
     from astraflow.bus.certificates import own_names
     from astraflow.bus.secure import prepare
 
-    folder = prepare(args.secure, runs=args.runs, region=args.region, names=[*own_names(host), *args.names])
+    names = [*own_names(host), *args.names]
+    folder = prepare(args.secure, runs=args.runs, region=args.region, names=names, nodes=args.nodes)
     if args.files_only:
         sys.stdout.write(f"{folder.path} is ready; deploy/README.md says how to use it\n")
         return 0

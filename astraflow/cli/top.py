@@ -5,7 +5,6 @@ import asyncio
 import signal
 from typing import TYPE_CHECKING
 
-from astraflow.bus import wiring
 from astraflow.cli.arguments import Verbs, add_verb
 from astraflow.cli.where import add_where, run_bus, where
 
@@ -53,6 +52,7 @@ async def _watch(connection: "Connection", run_name: str, console: "Console") ->
 async def _until_ended(bus: "Bus", over: asyncio.Event) -> None:
     from contextlib import aclosing
 
+    from astraflow.bus import wiring
     from astraflow.messages import RunRecord
 
     async with aclosing(bus.kv.watch(wiring.RUN.key())) as updates:

@@ -12,7 +12,7 @@ from astraflow.paths import user_path
 
 if TYPE_CHECKING:
     from astraflow.actors.base.connection import Connection
-    from astraflow.bus import Bus, NatsBus
+    from astraflow.bus import Bus
     from astraflow.messages.roles import Role
     from astraflow.node.runfolder import RunFolder
 
@@ -47,7 +47,7 @@ async def run_bus(
     connection: "Connection", run_name: str, *, producer: str, role: "Role | None" = None
 ) -> AsyncIterator["Bus"]:
     """The bus of a run that is there. `role`: whose key; None = an observer's. Raises ConfigError, BusError."""
-    from astraflow.bus import topology_of
+    from astraflow.bus import NatsBus, topology_of
     from astraflow.config import from_json
     from astraflow.messages.roles import Role
     from astraflow.node.record import fetch_record

@@ -4,7 +4,11 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-Name = Annotated[str, Meta(pattern=r"^[a-z0-9-]{1,32}$", description="lower-case letters, digits and dashes")]
+NAME_PATTERN = r"[a-z0-9][a-z0-9-]{0,31}"  # of runs, regions, envs, policies …: also folders, and words of commands
+Name = Annotated[
+    str,
+    Meta(pattern=rf"^{NAME_PATTERN}\Z", description="lower-case letters, digits and dashes, not a dash at first"),
+]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
 
 

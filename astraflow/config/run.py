@@ -10,7 +10,7 @@ from astraflow.config.kinds import Name, doc
 class RunSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """[run]: name, seed and where results go."""
 
-    name: Annotated[Name, doc("names the run on the bus and its folder: [a-z0-9-], at most 32")]
+    name: Annotated[Name, doc("names the run on the bus and its folder: [a-z0-9-], at most 32, not a dash at first")]
     seed: Annotated[int, doc("seeds sources, sampling, shuffling and dithering", ge=0)] = 0
     folder: Annotated[str, doc("results go to <folder>/<name>")] = "runs"
     deterministic: Annotated[bool, doc("one replica, no staleness, ordered admission: bit-repeatable")] = False

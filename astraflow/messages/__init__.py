@@ -15,6 +15,7 @@ weights       weight versions
     message       what every message is
     registry      the types of messages by the name that an envelope has for them
     sampling      how a policy samples, and which of it can be trained
+    printable     texts that people will read, made safe to print
 """
 
 from astraflow.messages.arrays import Array, array_of

@@ -15,6 +15,8 @@ WIRE_DTYPES: dict[str, np.dtype[Any]] = {
     "i8": np.dtype("<i8"),
     "f4": np.dtype("<f4"),
 }
+MAX_DIMENSIONS = 8
+MAX_SIDE = 1 << 40  # also of what has no elements: numpy multiplies the sides that aren't 0
 
 
 class Array(msgspec.Struct, frozen=True, array_like=True):
@@ -29,9 +31,14 @@ class Array(msgspec.Struct, frozen=True, array_like=True):
         dtype = WIRE_DTYPES.get(self.dtype)
         if dtype is None:
             raise MessageError(f"array has dtype {self.dtype!r}, expected one of {sorted(WIRE_DTYPES)}")
-        if any(n < 0 for n in self.shape) or math.prod(self.shape) * dtype.itemsize != len(self.data):
+        if len(self.shape) > MAX_DIMENSIONS:
+            raise MessageError(f"array has {len(self.shape)} dimensions, at most {MAX_DIMENSIONS} are read")
+        if any(not 0 <= n <= MAX_SIDE for n in self.shape) or math.prod(self.shape) * dtype.itemsize != len(self.data):
             raise MessageError(f"array of shape {self.shape} and dtype {self.dtype} has {len(self.data)} bytes")
-        return np.frombuffer(self.data, dtype=dtype).reshape(self.shape)
+        try:
+            return np.frombuffer(self.data, dtype=dtype).reshape(self.shape)
+        except (ValueError, OverflowError) as exc:  # numpy's own limits
+            raise MessageError(f"array of shape {self.shape} and dtype {self.dtype} can't be read: {exc}") from exc
 
 
 def array_of(values: Any, dtype: str) -> Array:

@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 
 from astraflow.config import RunConfig
+from astraflow.config.kinds import NAME_PATTERN
 from astraflow.errors import ConfigError
 from astraflow.named import did_you_mean, nearest_name
 from astraflow.runfile.schema import ANY_NAME, bare, keys, named_section, section
@@ -20,7 +21,7 @@ from astraflow.runfile.toml import line_of, value_text
 from astraflow.runfile.unknown import UNKNOWN
 
 Path = tuple[str, ...]
-_NAME = re.compile(r"[a-z0-9-]{1,32}")
+_NAME = re.compile(NAME_PATTERN)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -93,7 +94,9 @@ class _Reader:
         for name, inner in value.items():
             here = (*path, name)
             if not _NAME.fullmatch(name):
-                sections[name] = self._wrong(self._where.error(here, "a name is 1 to 32 of a-z, 0-9 and -"))
+                sections[name] = self._wrong(
+                    self._where.error(here, "a name is 1 to 32 of a-z, 0-9 and - (not at first)")
+                )
             elif not isinstance(inner, Mapping) and name in kind.__struct_fields__:
                 problem = f"stands right under {path[-1]}; put it in [{'.'.join(path)}.<name>]"
                 self._wrong(self._where.error(here, problem))
@@ -157,7 +160,7 @@ def _check_converts(annotation: Any, value: Any, path: Path, where: Where) -> It
     except msgspec.ValidationError as exc:
         problem = str(exc).replace("`", "").removeprefix("Expected ")
         if "regex" in problem:
-            problem = "1 to 32 of a-z, 0-9 and -"
+            problem = "1 to 32 of a-z, 0-9 and - (not at first)"
         expected = problem.split(", got ")[0].replace("array", "list")
         yield where.error(path, f"expected {expected}, got {value_text(value)}")
 

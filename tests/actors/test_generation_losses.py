@@ -5,6 +5,7 @@ import itertools
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from astraflow.actors.rollout.generation import GenerationClient
@@ -235,3 +236,14 @@ async def test_what_the_bus_of_a_replica_counted_is_in_its_member_record(
         for _ in range(2):
             await asker.ask("a", msg_id="the same")
         await eventually(lambda: ctx.member().gauges.get("bus.duplicates") == 1)
+
+
+async def test_chunks_of_requests_that_cannot_be_ours_are_ignored(nats_server: EmbeddedServer, tmp_path: Path) -> None:
+    async with context(nats_server, tmp_path, role="rollout") as ctx, asked(ctx) as answer:
+        peer = Peer(ctx.bus, "a")
+        request = await peer.next_request()
+        for id in ("", "x", "x|", "x|*", "x|a b", "x|>", "x|solver.x", "\x1b|\n", "|" * 999):
+            await peer.say(msgspec.structs.replace(request, id=id), ChunkKind.ACCEPTED)
+        await peer.tokens(request, 0, 10, end="stop")
+        async with asyncio.timeout(LIMIT_S):
+            assert (await answer).tokens.tolist() == [10]

@@ -14,9 +14,10 @@ from astraflow.actors.base.lease import HeldLease, lease
 from astraflow.actors.base.process_identity import own_process, process_of
 from astraflow.bus import EmbeddedServer, wiring
 from astraflow.clock import boottime
-from astraflow.errors import FencedError
+from astraflow.errors import FencedError, UnreadableValueError
 from astraflow.messages import Event, Lease, MemberState
 from tests.actors.contexts import context, with_bus
+from tests.bus.raw import store_raw
 from tests.support import eventually, kill
 
 LEASE_S = 1.0
@@ -268,3 +269,44 @@ async def test_many_contenders_hold_it_one_after_the_other_with_rising_epochs(
             )
             group.create_task(hold(ctx))
     assert holders == list(range(1, 13))
+
+
+async def test_a_holder_writes_its_lease_anew_when_something_else_is_there(
+    nats_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    async with contenders(nats_server, tmp_path) as (one, two), asyncio.TaskGroup() as group:
+        leader, standby = Contender(one), Contender(two)
+        group.create_task(leader.run())
+        await eventually(lambda: leader.held)
+        group.create_task(standby.run())
+        before, _ = await stored(one)
+        for data in (b"\xc1junk", b""):
+            await store_raw(two.bus, two.bus.topology.kv_subject(wiring.LEASE.key("x")), data)
+            await eventually(lambda: _readable(one))
+            assert (await stored(one))[0] == before
+        assert standby.held is None
+        leader.leave.set()
+        await eventually(lambda: standby.held)
+        standby.leave.set()
+
+
+async def _readable(ctx: ActorContext) -> bool:
+    try:
+        return bool(await stored(ctx))
+    except UnreadableValueError:
+        return False
+
+
+async def test_a_lease_that_nobody_can_read_is_taken_when_nobody_renews_it(
+    nats_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    async with contenders(nats_server, tmp_path) as (one, two), asyncio.TaskGroup() as group:
+        await store_raw(one.bus, one.bus.topology.kv_subject(wiring.LEASE.key("x")), b"\xc1junk")
+        standby = Contender(two)
+        began = boottime()
+        group.create_task(standby.run())
+        await eventually(lambda: standby.held)
+        assert boottime() - began >= LEASE_S
+        assert standby.held is not None
+        assert standby.held.epoch > 1_000_000  # over that of any holder before
+        standby.leave.set()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import astraflow as af
-from astraflow.bus import Bus, BusRole, topology_of, wiring
+from astraflow.bus import Bus, topology_of, wiring
 from astraflow.messages import (
     Control,
     Decision,
@@ -21,6 +21,7 @@ from astraflow.messages import (
     Submission,
 )
 from astraflow.messages.metric_names import DATAFLOW
+from astraflow.messages.roles import Role
 from tests.actors.run_in_progress import CONFIG, RECORD, member
 from tests.bus.secured import Secured, secured_server
 from tests.support import make_episode
@@ -55,9 +56,9 @@ async def test_every_iterator_reads_what_is_there_and_what_comes(secured: Secure
     issue = Decision(kind=DecisionKind.ISSUE, source="train", epoch=0, index=0, group_id="g", group_size=1)
     head = Head(policy="solver", version=3, step=3, epoch=1, manifest_sequence=1, full_manifest_sequence=1)
     async with (
-        secured.bus(BusRole.ADMIN) as admin,
-        secured.bus(BusRole.DATAFLOW) as dataflow,
-        secured.bus(BusRole.ROLLOUT) as rollout,
+        secured.bus(Role.ADMIN) as admin,
+        secured.bus(Role.DATAFLOW) as dataflow,
+        secured.bus(Role.ROLLOUT) as rollout,
         asyncio.timeout(60),
     ):
         await admin.kv.put(wiring.RUN.key(), RECORD)
@@ -105,8 +106,8 @@ async def first(entries: Any) -> Any:
 
 async def test_tasks_and_orders_reach_dataflow_and_its_answer_comes_back(secured: Secured, tmp_path: Path) -> None:
     async with (
-        secured.bus(BusRole.ADMIN) as admin,
-        secured.bus(BusRole.DATAFLOW) as dataflow,
+        secured.bus(Role.ADMIN) as admin,
+        secured.bus(Role.DATAFLOW) as dataflow,
         asyncio.timeout(60),
         asyncio.TaskGroup() as group,
     ):

@@ -14,7 +14,7 @@ from astraflow.bus import Bus, BusOptions, EmbeddedServer, NatsBus, Topology, wi
 from astraflow.concurrency import Background
 from astraflow.errors import BusError, ConfigError, MessageError
 from astraflow.messages import Head, Ledger, SampleBatch
-from tests.faultproxy import proxied
+from tests.faultproxy import Kind, Rates, every, proxied
 from tests.support import LIMIT_S, eventually, kill, make_episode, make_task, make_topology, server_with
 
 CLIENTS = 100
@@ -150,26 +150,22 @@ async def test_a_reader_that_stops_reading_is_cut_off_alone_and_comes_back(tmp_p
             assert fast.link.reconnects == 0
 
 
-async def test_a_watch_that_the_server_forgot_misses_nothing(bus: Bus) -> None:
-    watch = bus.kv.watch(wiring.HEAD.prefix)
-    assert (await anext(watch)).key == ""
-
-    async def put(version: int) -> int:
-        head = Head(policy="p", version=version, step=0, epoch=1, manifest_sequence=1, full_manifest_sequence=1)
-        return await bus.kv.put(f"head.p{version}", head)
-
-    await put(0)
-    assert (await anext(watch)).message.version == 0
-    session = await bus.link.session()
-    (name,) = (await session.api(f"CONSUMER.NAMES.{bus.topology.kv}"))["consumers"]
-    await session.api(f"CONSUMER.DELETE.{bus.topology.kv}.{name}")  # as for a reader that asked for nothing for long
-    for version in range(1, 4):
-        await put(version)
-    seen: set[int] = set()
-    async with asyncio.timeout(LIMIT_S):
-        while not {1, 2, 3} <= seen:
-            seen.add((await anext(watch)).message.version)
-    await watch.aclose()
+async def test_a_watch_that_hears_no_news_misses_nothing(nats_server: EmbeddedServer, topology: Topology) -> None:
+    async with (
+        proxied(nats_server.port, seed=1) as proxy,
+        NatsBus.connect(BusOptions(url=proxy.url, token=nats_server.token), topology, producer="deaf") as bus,
+    ):
+        await bus.ensure()
+        watch = bus.kv.watch(wiring.HEAD.prefix)
+        assert (await anext(watch)).key == ""
+        proxy.rates = every(Rates(drop=1.0), Kind.NEWS)
+        for version in range(3):
+            head = Head(policy="p", version=version, step=0, epoch=1, manifest_sequence=1, full_manifest_sequence=1)
+            await bus.kv.put(wiring.HEAD.key(f"p{version}"), head)
+        async with asyncio.timeout(LIMIT_S):
+            assert {(await anext(watch)).message.version for _ in range(3)} == {0, 1, 2}
+        assert proxy.counts["news dropped"] == 3
+        await watch.aclose()
 
 
 async def test_a_server_without_jetstream_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

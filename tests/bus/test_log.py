@@ -9,7 +9,7 @@ from astraflow.bus import Bus, Cursor, EmbeddedServer, LogEntry, NatsBus, Topolo
 from astraflow.errors import BusError, CursorError
 from astraflow.messages import encode
 from tests.bus.raw import store_raw
-from tests.support import AT_ONCE_S, eventually, kill, make_episode, make_task, make_topology
+from tests.support import AT_ONCE_S, kill, make_episode, make_task, make_topology
 
 
 async def _append(bus: Bus, numbers: range, env: str = "math") -> None:
@@ -163,30 +163,13 @@ async def test_a_reader_goes_on_after_kill_9_of_the_server(
     await entries.aclose()
 
 
-async def test_a_reader_goes_on_when_its_consumer_is_deleted(bus: Bus, topology: Topology) -> None:
-    await _append(bus, range(1))
-    entries = bus.logs.read(topology.episodes)
-    await anext(entries)
-    session = await bus.link.session()
-    for name in (await session.api(f"CONSUMER.NAMES.{topology.episodes}"))["consumers"]:
-        await session.api(f"CONSUMER.DELETE.{topology.episodes}.{name}")
-    await _append(bus, range(1, 3))
-    async with asyncio.timeout(AT_ONCE_S):
-        assert [(await anext(entries)).message.task_id for _ in range(2)] == ["1", "2"]
-    await entries.aclose()
-
-
-async def test_a_reader_that_stops_leaves_no_consumer(bus: Bus, topology: Topology) -> None:
+async def test_reading_makes_no_consumer(bus: Bus, topology: Topology) -> None:
     await _append(bus, range(3))
     entries = bus.logs.read(topology.episodes)
     await anext(entries)
+    session = await bus.link.session()
+    assert (await session.api(f"STREAM.INFO.{topology.episodes}"))["state"]["consumer_count"] == 0
     await entries.aclose()
-
-    async def none_left() -> bool:
-        session = await bus.link.session()
-        return (await session.api(f"STREAM.INFO.{topology.episodes}"))["state"]["consumer_count"] == 0
-
-    await eventually(none_left)
 
 
 async def test_a_malformed_entry_is_skipped_counted_and_kept_as_a_dead_letter(bus: Bus, topology: Topology) -> None:

@@ -211,7 +211,8 @@ async def test_a_server_without_room_is_named(tmp_path: Path) -> None:
     server = EmbeddedServer(tmp_path / "small", max_store_bytes=2_000_000)
     await server.start()
     bounded, unbounded = make_topology("bounded"), make_topology(
-        "unbounded", max_episodes_bytes=0, max_metrics_bytes=0, max_events_bytes=0, max_dead_letters_bytes=0
+        "unbounded", max_episodes_bytes=0, max_metrics_bytes=0, max_events_bytes=0, max_dead_letters_bytes=0,
+        max_blobs_bytes=0, max_members_bytes=0,
     )  # fmt: skip
     async with NatsBus.connect(server.options, bounded, producer="test") as bus:
         with pytest.raises(BusError, match=r"no room for stream AF_bounded_local_\w+ \(max_bytes=\d+\)"):

@@ -10,7 +10,7 @@ import pytest
 
 from astraflow.bus import Bus, BusOptions, EmbeddedServer, NatsBus, Topology, wiring
 from astraflow.bus.certificates import own_names
-from astraflow.bus.rights import API, GUESTS
+from astraflow.bus.rights import API, BOUND
 from astraflow.bus.secure import prepare
 from astraflow.errors import BusError, ConfigError, DeniedError
 from astraflow.messages import (
@@ -123,7 +123,7 @@ async def _depths_are_zero(bus: Bus) -> bool:
     return not any((await bus.queues.depths()).values())
 
 
-@pytest.mark.parametrize("role", GUESTS)
+@pytest.mark.parametrize("role", [role for role in BOUND if role.is_guest])
 async def test_what_a_guest_may_not_write_is_refused_at_once(secured: Secured, role: Role) -> None:
     names = secured.topology
     decision = Decision(kind=DecisionKind.ISSUE, source="s", epoch=0, index=0, group_id="g", group_size=1)
@@ -161,8 +161,9 @@ async def test_a_pull_or_read_without_the_right_fails_at_once(secured: Secured) 
         async with policy.queues.open(names.tasks, names.task_consumer("math")) as tasks:
             with pytest.raises(DeniedError, match=r"msg\.next"):
                 await tasks.fetch(1)
-        with pytest.raises(DeniedError, match=r"consumer\.create"):
-            await anext(policy.logs.read(names.episodes))
+        for stream in (names.episodes, names.kv, names.tasks):
+            with pytest.raises(DeniedError, match=r"consumer\.create"):
+                await (await policy.link.session()).api(f"CONSUMER.CREATE.{stream}.mine", {"stream_name": stream})
         with pytest.raises(DeniedError, match="subscription"):
             async with policy.core.subscribe(f"{names.reply('n')}.>") as feed:
                 await anext(feed)
@@ -193,7 +194,8 @@ async def test_a_guest_s_answers_from_the_server_stay_on_its_side(secured: Secur
             assert (await admin.logs.state(stream)).messages == 0
         assert (await admin.logs.state(names.tasks)).messages == 1
         assert (await admin.logs.state(names.episodes)).messages == 1 + len(targets)
-        assert (await admin.logs.state(names.kv)).last_sequence == revision
+        assert (await admin.logs.state(names.kv)).last_sequence == 0
+        assert (await admin.logs.state(names.members)).last_sequence == revision
 
 
 async def test_a_stream_that_nobody_has_made_is_named_to_a_role_that_may_not_make_it(

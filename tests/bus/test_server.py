@@ -54,7 +54,7 @@ async def test_second_server_on_the_same_folder_is_refused(
     nats_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("astraflow.bus.server.LOCK_WITHIN_S", 0.1)
-    with pytest.raises(BusError, match="another nats-server uses"):
+    with pytest.raises(BusError, match=rf"nats-server \(process {nats_server.pid}\) uses"):
         await EmbeddedServer(nats_server.folder).start()
     assert nats_server.pid
 
@@ -117,6 +117,22 @@ async def test_the_server_dies_with_its_parent_and_frees_the_folder(tmp_path: Pa
     await eventually(lambda: not _runs(pid))
     successor = EmbeddedServer(tmp_path)
     await successor.start()
+    await successor.stop()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+async def test_a_frozen_server_whose_parent_is_gone_is_ended_and_its_folder_taken(tmp_path: Path) -> None:
+    parent = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", _PARENT, str(tmp_path), stdout=asyncio.subprocess.PIPE
+    )
+    assert parent.stdout is not None
+    pid = int(await parent.stdout.readline())
+    os.kill(pid, signal.SIGSTOP)  # it can't hear of its parent's end, as on a full disk
+    parent.send_signal(signal.SIGKILL)
+    await parent.wait()
+    successor = EmbeddedServer(tmp_path)
+    await successor.start()
+    assert not _runs(pid)
     await successor.stop()
 
 

@@ -142,24 +142,28 @@ async def _differences(secured: Secured, role: Role) -> list[str]:
         session = await bus.link.session()
         wrong: list[str] = []
 
-        async def see(subject: str, expected: bool, what: str) -> None:
-            if await _allowed(session, subject, b"{}") is not expected:
+        async def see(subject: str, expected: bool, what: str, *, data: bytes = b"{}") -> None:
+            if await _allowed(session, subject, data) is not expected:
                 wrong.append(f"{role} {'may not' if expected else 'may'} {what} {subject}")
 
         for row in topology.rows:
-            if row.kind is not Kind.KV:
+            if row.kind not in (Kind.KV, Kind.MEMBERS):
                 for pattern in (*row.subjects, *row.parts):
                     await see(_concrete(pattern), _serves(role, row.writers), "store on")
             await see(f"{API}.STREAM.PURGE.{row.stream}", _may_purge(role, row, topology), "purge")
             for verb in ("DELETE", "UPDATE", "MSG.DELETE", "SNAPSHOT", "RESTORE", "PEER.REMOVE", "LEADER.STEPDOWN"):
                 if role is not Role.ADMIN:
                     await see(f"{API}.STREAM.{verb}.{row.stream}", False, "ask")
+            for create in (f"CREATE.{row.stream}", f"CREATE.{row.stream}.c", f"DURABLE.CREATE.{row.stream}.c"):
+                await see(f"{API}.CONSUMER.{create}", role is Role.ADMIN, "ask")
             for consumer in row.consumers:
+                await see(f"{API}.CONSUMER.DELETE.{row.stream}.gone", role is Role.ADMIN, "ask")
+                pull = f"{API}.CONSUMER.MSG.NEXT.{row.stream}.{consumer.name}"
+                await see(pull, _serves(role, row.readers), "ask", data=b'{"batch": 1, "no_wait": true}')
                 ack = f"$JS.ACK.{row.stream}.{consumer.name}.1.1.1.1.1"
                 await see(ack, _serves(role, row.readers), "ack")
         for family in FAMILIES:
-            subject = f"{topology.kv_prefix}{_concrete(family.pattern)}"
-            await see(subject, _serves(role, family.writers), "put")
+            await see(topology.kv_pattern(_concrete(family.pattern)), _serves(role, family.writers), "put")
         await see(f"{topology.kv_prefix}of.no.family", role is Role.ADMIN, "put")
         for core in core_subjects(topology):
             await see(_concrete(core.pattern), _serves(role, core.writers), "send to")

@@ -9,7 +9,6 @@ import pytest
 
 from astraflow.actors.__main__ import parse
 from astraflow.actors.base.connection import Connection, from_flags
-from astraflow.bus import BusRole
 from astraflow.bus.server import find_binary
 from astraflow.errors import ConfigError
 from astraflow.messages.roles import Role
@@ -18,7 +17,7 @@ from tests.cli.toyrun import finished, sets, started, write_toy
 
 
 def test_an_actor_gets_its_own_role_s_key_and_no_secret_in_its_command(tmp_path: Path) -> None:
-    for role in BusRole:
+    for role in Role:
         (tmp_path / f"{role}.nk").touch()
     given = Connection(url="nats://h:1", region="eu", token="secret", credentials_dir=str(tmp_path), ca_file="ca.pem")
     for actor in ("policy", "rollout", "dataflow", "trainer", "recorder"):

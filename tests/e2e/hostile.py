@@ -101,6 +101,8 @@ def absurd_requests() -> Iterator[GenRequest]:
     yield request(prompt_tokens=Array("i4", (HUGE,), b"1234"))
     yield request(prompt_tokens=Array("f4", (1,), b"1234"))
     yield request(prompt_tokens=Array("i4", (-1, -1), b"1234"))
+    yield request(prompt_tokens=Array("i4", (0, 2**63 - 1), b""))
+    yield request(prompt_tokens=Array("i4", (0,) * 65, b""))
 
 
 def refused_requests() -> Iterator[GenRequest]:

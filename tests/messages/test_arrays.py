@@ -1,5 +1,6 @@
 """Arrays on the wire."""
 
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,12 @@ from hypothesis.extra import numpy as hnp
 
 from astraflow.errors import MessageError
 from astraflow.messages import Array, array_of
+
+
+@given(st.lists(st.integers(-(2**70), 2**70) | st.integers(0, 3), max_size=70), st.binary(max_size=16))
+def test_whatever_a_shape_is_it_is_an_array_or_a_message_error(shape: list[int], data: bytes) -> None:
+    with contextlib.suppress(MessageError):
+        assert Array("u1", tuple(shape), data).numpy().size == len(data)
 
 
 @given(st.sampled_from(["u1", "i4", "i8", "f4"]), st.data())
@@ -45,6 +52,12 @@ def test_the_view_is_read_only() -> None:
         (Array("i4", (-2, -1), bytes(8)), "has 8 bytes"),
         (Array("i4", (1 << 40, 1 << 40), b""), "has 0 bytes"),
         (Array("i4", (), b""), "has 0 bytes"),
+        (Array("i4", (0, 2**63 - 1), b""), "has 0 bytes"),
+        (Array("i4", (0, 2**62, 2**62), b""), "has 0 bytes"),
+        (Array("i4", (0, 2**200), b""), "has 0 bytes"),
+        (Array("i4", (0, 1 << 40, 1 << 40), b""), "can't be read"),
+        (Array("i4", (0,) * 65, b""), "65 dimensions"),
+        (Array("u1", (1,) * 9, b"x"), "9 dimensions"),
     ],
 )
 def test_sizes_and_dtypes_that_disagree_are_refused(array: Array, why: str) -> None:

@@ -13,10 +13,11 @@ from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.heartbeat import Heartbeat
 from astraflow.actors.policy import actor as policy
 from astraflow.actors.trainer.publishing import Job, VersionsUnderWay
-from astraflow.bus import Bus, BusOptions, BusRole, EmbeddedServer, NatsBus, topology_of, wiring
+from astraflow.bus import Bus, BusOptions, EmbeddedServer, NatsBus, topology_of, wiring
 from astraflow.errors import BusError, FencedError, WeightsError
 from astraflow.messages import Event, MemberState, Metrics, PartRef, RunRecord, VersionKind
 from astraflow.messages.metric_names import POLICY_WANTS_FULL, WEIGHTS, WEIGHTS_LAG_S, WEIGHTS_PAUSE_S
+from astraflow.messages.roles import Role
 from astraflow.models.toy import TOY_TENSOR, toy_model
 from astraflow.weights.codec.tensors import HostTensor
 from astraflow.weights.transfer import publisher as publishing_limits
@@ -100,8 +101,8 @@ async def test_a_replica_that_cannot_use_a_version_gets_one_full_also_with_a_rol
 ) -> None:
     """The version is refused twice while the old one serves, a full is asked for, published, and served; and so on."""
     async with (
-        actor(secured.options(BusRole.TRAINER), tmp_path, "trainer") as trainer,
-        actor(secured.options(BusRole.POLICY), tmp_path, "policy") as ctx,
+        actor(secured.options(Role.TRAINER), tmp_path, "trainer") as trainer,
+        actor(secured.options(Role.POLICY), tmp_path, "policy") as ctx,
         asyncio.TaskGroup() as group,
     ):
         rank = Faulty(trainer.bus, "solver", prefix="faulty")

@@ -5,14 +5,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from astraflow.bus import Bus, EmbeddedServer
-from astraflow.errors import FencedError, WeightsError
+from astraflow.bus import Bus, EmbeddedServer, wiring
+from astraflow.errors import FencedError, UnreadableValueError, WeightsError
 from astraflow.messages import Head, Manifest, VersionKind
 from astraflow.weights.codec.changes import changed_elements
 from astraflow.weights.codec.tensors import HostTensor
 from astraflow.weights.transfer.follower import WeightFollower, first_head
 from astraflow.weights.transfer.publisher import WeightPublisher
 from tests.actors.contexts import context
+from tests.bus.raw import store_raw
 
 FILES = {"config.json": b"{}", "tokenizer.json": bytes(range(256)) * 4}
 SHAPE = (64, 1024)
@@ -139,3 +140,22 @@ async def test_a_trainer_whose_head_was_moved_is_fenced(nats_server: EmbeddedSer
         with pytest.raises(FencedError, match="replaced and must exit"):
             await publish(old, 1, 1)
         assert (await head_of(ctx.bus)).epoch == 1
+
+
+async def test_a_head_that_cannot_be_read_is_written_anew_from_the_log(
+    nats_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    async with context(nats_server, tmp_path, role="trainer") as ctx:
+        publisher = WeightPublisher(ctx, full_every=3)
+        await publish(publisher, 0, 4)
+        before, key = await head_of(ctx.bus), wiring.HEAD.key("solver")
+        await store_raw(ctx.bus, ctx.bus.topology.kv_subject(key), b"\xc1junk")
+        with pytest.raises(UnreadableValueError, match=r"KV key head\.solver can't be read"):
+            await ctx.bus.kv.get(key)
+        successor = WeightPublisher(ctx, full_every=3)
+        assert await successor.open() == before
+        assert await head_of(ctx.bus) == before
+
+        await store_raw(ctx.bus, ctx.bus.topology.kv_subject(key), b"")
+        await publish(successor, 5, 5)  # under a running trainer
+        assert (await head_of(ctx.bus)).version == 5

@@ -13,7 +13,7 @@ from astraflow.actors.base.heartbeat import Heartbeat
 from astraflow.actors.base.run_record import other_region, read_record
 from astraflow.bus import BusOptions, NatsBus, Topology, topology_of, wiring
 from astraflow.config import from_json
-from astraflow.errors import ConfigError
+from astraflow.errors import ConfigError, FencedError
 from astraflow.messages import Drain, MemberState, RunRecord
 
 _log = logging.getLogger(__name__)
@@ -84,6 +84,9 @@ async def _watch_run(ctx: ActorContext) -> None:
             if isinstance(update.message, RunRecord) and update.message.stop_requested:
                 ctx.stop(update.message.stop_requested)
                 return
+            if update.unreadable and ctx.role == "dataflow":  # who may write it, and has it
+                with contextlib.suppress(FencedError):
+                    await ctx.bus.kv.put(wiring.RUN.key(), ctx.record, expected_revision=update.revision)
 
 
 async def follow_drains(ctx: ActorContext) -> None:

@@ -20,12 +20,13 @@ from contextlib import asynccontextmanager, suppress
 
 import msgspec
 
+from astraflow import clock
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.process_identity import has_ended, own_process, until_ended
 from astraflow.bus import KvUpdate, wiring
 from astraflow.clock import boottime
 from astraflow.concurrency import Background, first_of, wait_at_most
-from astraflow.errors import FencedError
+from astraflow.errors import FencedError, UnreadableValueError
 from astraflow.messages import Lease, MemberState
 
 RENEWALS = 3  # per lease length
@@ -65,7 +66,11 @@ class HeldLease:
                     self._key, self._record, expected_revision=self._revision, deadline_s=None
                 )
             except FencedError as exc:
-                raise FencedError(await self._lost()) from exc
+                try:
+                    raise FencedError(await self._lost()) from exc
+                except UnreadableValueError as damaged:  # nobody took it: what is there is no lease
+                    self._revision = damaged.revision
+                    continue
             self._until = sent_at + self._record.lease_s
             self._renewed.set()
             await wait_at_most(self._hurry, self._record.lease_s / RENEWALS)
@@ -147,10 +152,18 @@ class _Waiter:
         if not update.key:
             self._known = True
         elif update.revision != self._revision:  # a reconnect tells old values again
-            self._record = update.message if isinstance(update.message, Lease) else None
+            if update.unreadable:  # its holder may be alive, and writes it anew then
+                self._record = self._record or self._unknown()
+            else:
+                self._record = update.message if isinstance(update.message, Lease) else None
             self._revision = update.revision
             self._see()
         self._news.set()
+
+    def _unknown(self) -> Lease:
+        """For a lease that can't be read. Its epoch is over all that have been counted from 1."""
+        lease_s = self._ctx.config.bus.lease_s
+        return Lease(holder="?", epoch=int(clock.wall()), actor="somebody whose record can't be read", lease_s=lease_s)
 
     def _see(self) -> None:
         self._seen_at, self._reconnects = boottime(), self._ctx.bus.link.reconnects

@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from astraflow.bus import Bus
-from astraflow.errors import FencedError
+from astraflow.errors import FencedError, UnreadableValueError
 from astraflow.messages import Head, Ledger, Progress, SnapshotPointer
 
 Owned = TypeVar("Owned", Head, SnapshotPointer)
@@ -53,7 +53,11 @@ class OwnedKey:
                 )
                 return
             except FencedError:
-                entry = await self._bus.kv.get(self._key)
+                try:
+                    entry = await self._bus.kv.get(self._key)
+                except UnreadableValueError as exc:  # of nobody who knows better
+                    self._revision = exc.revision
+                    continue
                 there = entry.message if entry is not None else None
                 if isinstance(there, Progress | Ledger):
                     check_epoch(self._key, there.epoch, message.epoch)

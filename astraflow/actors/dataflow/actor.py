@@ -26,7 +26,7 @@ from astraflow.bus import LogEntry, wiring
 from astraflow.concurrency import Background
 from astraflow.dataflow.core import DataflowCore
 from astraflow.envs.registry import build_env
-from astraflow.errors import FencedError
+from astraflow.errors import FencedError, UnreadableValueError
 from astraflow.messages import (
     TRAINABLE_REASONS,
     Decision,
@@ -257,14 +257,18 @@ class Dataflow:
     async def _end_run(self) -> None:
         """Say on the bus that the run is finished; every actor ends by itself. A stop that came first stays."""
         while True:
-            entry = await self._bus.kv.get(wiring.RUN.key())
-            assert entry is not None
-            assert isinstance(entry.message, RunRecord)
-            if entry.message.stop_requested:
-                return
-            ended = msgspec.structs.replace(entry.message, stop_requested="finished")
             try:
-                await self._bus.kv.put(wiring.RUN.key(), ended, expected_revision=entry.revision, deadline_s=None)
+                entry = await self._bus.kv.get(wiring.RUN.key())
+                assert entry is not None
+                record, revision = entry.message, entry.revision
+            except UnreadableValueError as exc:
+                record, revision = self._ctx.record, exc.revision
+            assert isinstance(record, RunRecord)
+            if record.stop_requested:
+                return
+            ended = msgspec.structs.replace(record, stop_requested="finished")
+            try:
+                await self._bus.kv.put(wiring.RUN.key(), ended, expected_revision=revision, deadline_s=None)
             except FencedError:  # somebody stopped it, or `up` has just entered it again: look
                 continue
             return

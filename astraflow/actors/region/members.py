@@ -24,7 +24,7 @@ class RegionMembers:
 
     async def follow(self) -> None:
         """Read the records for ever."""
-        async for entry in self._bus.logs.read(self._bus.topology.members):
+        async for entry in self._bus.logs.read(self._bus.topology.announced):
             member = entry.message
             assert isinstance(member, Member), member
             self._heard[member.actor] = (member, clock.monotonic())

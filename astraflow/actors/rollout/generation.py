@@ -114,6 +114,8 @@ class GenerationClient:
             del self._cancelled[next(iter(self._cancelled))]
         cancel = GenCancel(request_id=chunk.request_id, attempt=chunk.attempt, replica=chunk.replica)
         policy = chunk.request_id.rsplit("|", 1)[-1]
+        if policy not in self._bus.topology.policies:  # no id of ours
+            return
         await self._bus.core.publish(self._bus.topology.gen_cancel(policy), cancel)
 
     async def generate(self, call: Call) -> Completion:

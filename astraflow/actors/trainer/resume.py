@@ -22,7 +22,7 @@ from astraflow.actors.trainer.learner_thread import LearnerThread
 from astraflow.actors.trainer.trained_log import TrainedLog, bytes_up_to
 from astraflow.bus import Cursor, wiring
 from astraflow.config import TrainerSection
-from astraflow.errors import DamagedCheckpointError, WeightsError
+from astraflow.errors import DamagedCheckpointError, UnreadableValueError, WeightsError
 from astraflow.learners.base import Learner
 from astraflow.learners.factory import build_learner
 from astraflow.messages import Head, Probe, Progress, VersionStep
@@ -150,7 +150,10 @@ def trained_path(folder: Path) -> Path:
 
 async def last_progress(ctx: ActorContext) -> Progress:
     """What the trainer before told last; epoch 0 if there was none."""
-    entry = await ctx.bus.kv.get(progress_key(ctx.policy))
+    try:
+        entry = await ctx.bus.kv.get(progress_key(ctx.policy))
+    except UnreadableValueError:  # told anew from the checkpoint
+        entry = None
     if entry is not None and isinstance(entry.message, Progress):
         return entry.message
     return Progress(policy=ctx.policy, consumed=0, step=0, version=0, epoch=0)

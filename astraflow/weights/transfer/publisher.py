@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 from astraflow import clock
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.owned_key import check_epoch, seal
-from astraflow.bus import wiring
-from astraflow.errors import FencedError
+from astraflow.bus import LogEntry, wiring
+from astraflow.errors import FencedError, UnreadableValueError
 from astraflow.messages import FileEntry, Head, Manifest, Metrics, Probe, TensorEntry, VersionKind, VersionStep
 from astraflow.messages.metric_names import (
     WEIGHTS,
@@ -122,7 +122,13 @@ class WeightPublisher:
 
         Raises: FencedError if a later trainer has it.
         """
-        head, self._head_revision = await seal(self._bus, wiring.HEAD.key(self._policy), Head, epoch=self.epoch)
+        key = wiring.HEAD.key(self._policy)
+        try:
+            head, self._head_revision = await seal(self._bus, key, Head, epoch=self.epoch)
+        except UnreadableValueError as exc:
+            head, self._head_revision = await self._head_of_log(), exc.revision
+            if head is not None:
+                await self._put_head(head)
         if head is None:
             return None
         self._recent = list(head.recent)
@@ -326,6 +332,27 @@ class WeightPublisher:
         await self._put_head(head)
         self._recent = recent
 
+    async def _head_of_log(self) -> Head | None:
+        """What the head must have been, by the manifests there are. Raises FencedError if a later trainer wrote."""
+        newest: LogEntry | None = None
+        full = 0
+        versions: dict[int, int] = {}
+        subject = self._bus.topology.manifest(self._policy)
+        async for entry in self._bus.logs.read(self._stream, subject=subject, follow=False):
+            newest = entry
+            versions[entry.message.version] = entry.message.step
+            if entry.message.kind is VersionKind.FULL:
+                full = entry.sequence
+        if newest is None:
+            return None
+        last: Manifest = newest.message
+        check_epoch(self._stream, last.epoch, self.epoch)
+        recent = [VersionStep(version=version, step=step) for version, step in versions.items()][-RECENT_VERSIONS:]
+        return Head(
+            policy=self._policy, version=last.version, step=last.step, batch=last.batch, epoch=self.epoch,
+            manifest_sequence=newest.sequence, full_manifest_sequence=full, recent=tuple(recent),
+        )  # fmt: skip
+
     async def _put_head(self, head: Head) -> None:
         key = wiring.HEAD.key(self._policy)
         while True:
@@ -337,6 +364,8 @@ class WeightPublisher:
             except FencedError:  # perhaps by a publish of this trainer that was cancelled when it was stored already
                 try:
                     _, self._head_revision = await seal(self._bus, key, Head, epoch=self.epoch)
+                except UnreadableValueError as damaged:  # by nobody who knows better
+                    self._head_revision = damaged.revision
                 except FencedError as exc:
                     raise FencedError(
                         f"head of policy {self._policy} was moved by another trainer while version {head.version} was "
