@@ -134,7 +134,8 @@ class NatsKv:
             readers.append(Reader(session, names.members, pattern, start=1, began_at=began_at))
         news = names.news(Kind.KV, pattern if prefix else ">")
         looked_at = clock.monotonic()
-        async with aclosing(reading(session, readers, news=news)) as messages:
+        loose = not prefix or self._stream_of(prefix) == names.members  # of which nobody says that they have expired
+        async with aclosing(reading(session, readers, news=news, often=loose)) as messages:
             async for raw in messages:
                 if raw is not None:
                     key = names.kv_key(raw.stored.subject)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 BATCH = 512
 MAX_BYTES = 4 << 20
 LOOK_EVERY_S = 1.0  # without news: what says that there is more may be lost
+LOOK_SELDOM_S = 8.0  # after a long silence: news is only ever lost with the connection, or by a server that lags
 BEHIND_S = 0.02  # a server of a cluster may have less than the one whose news it was
 SILENT_S = 2.5
 FAR_SILENT_S = 30.0  # behind a thin link, where weights may be ahead of an answer
@@ -103,15 +104,19 @@ async def read_raw(
             await asyncio.sleep(RETRY_S)
 
 
-async def reading(session: Session, readers: "Sequence[Reader]", *, news: str) -> AsyncGenerator[Raw | None, None]:
+async def reading(
+    session: Session, readers: "Sequence[Reader]", *, news: str, often: bool = False
+) -> AsyncGenerator[Raw | None, None]:
     """What the readers find, for ever. None: all had nothing more, at first and then after each look.
+
+    `often`: at least every LOOK_EVERY_S.
 
     Ends only by an exception: what `Session.request` raises.
     """
     bell = await session.subscribe(news, bound=1)  # one unread word is enough
     try:
         await session.flush(SILENT_S)  # nothing falls between the first look and the news
-        rung = False
+        rung, within_s = False, LOOK_EVERY_S
         while True:
             bell.pop()
             found = False
@@ -125,16 +130,17 @@ async def reading(session: Session, readers: "Sequence[Reader]", *, news: str) -
                 await asyncio.sleep(BEHIND_S)
                 continue
             yield None
-            rung = await _rings(bell)
+            rung = await _rings(bell, within_s)
+            within_s = LOOK_EVERY_S if rung or often else min(2 * within_s, LOOK_SELDOM_S)
     finally:
         await bell.discard()
         for reader in readers:
             await reader.close()
 
 
-async def _rings(bell: Feed) -> bool:
+async def _rings(bell: Feed, within_s: float) -> bool:
     try:
-        async with asyncio.timeout(LOOK_EVERY_S):
+        async with asyncio.timeout(within_s):
             await bell.get()
     except TimeoutError:
         return False
