@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from astraflow.actors.base.connection import Connection
 from astraflow.bus import Topology
@@ -115,5 +117,6 @@ def test_the_join_command_names_a_reachable_host() -> None:
 
 
 def test_needed_disk_counts_versions_and_checkpoints(config: RunConfig, tmp_path: Path) -> None:
-    (tmp_path / "model.safetensors").write_bytes(bytes(100))
-    assert needed_bytes(config, {"toy": tmp_path}) == 2 * 3 * 100 + 3 * 6 * 100
+    save_file({"weight": np.zeros(100, np.float32)}, tmp_path / "model.safetensors")
+    size = (tmp_path / "model.safetensors").stat().st_size
+    assert needed_bytes(config, {"toy": tmp_path}) == 2 * 3 * size + 3 * 6 * size
