@@ -89,7 +89,10 @@ def build_summary(
     policies = {}
     for name, section in config.policies.items():
         steps = section.trainer.steps if section.trainer else 0
-        policies[name] = _policy(name, steps, record.created_at, history.of(name), totals, facts)
+        policy = _policy(name, steps, record.created_at, history.of(name), totals, facts)
+        if stop_reason == "finished":  # the run has ended: so has a trainer that had no time to say so
+            policy = msgspec.structs.replace(policy, finished=True)
+        policies[name] = policy
     first_steps = [p.seconds_to_first_step for p in policies.values() if p.seconds_to_first_step is not None]
     return Summary(
         run=record.name,
