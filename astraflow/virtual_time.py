@@ -30,12 +30,16 @@ class StalledError(RuntimeError):
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """The loop and its clock in one: `clock.installed(loop)` while it runs."""
+    """The loop and its clock in one, which is the process's clock while the loop runs."""
 
     def __init__(self) -> None:
         self._now_s = FIRST_S
         self._working = 0  # calls in threads
         super().__init__(_Jumping(self))
+
+    def run_forever(self) -> None:
+        with clock.installed(self):
+            super().run_forever()
 
     def time(self) -> float:
         return self._now_s
@@ -120,7 +124,6 @@ class _Jumping(selectors.BaseSelector):
 
 
 def run_in_virtual_time(main: Coroutine[Any, Any, T]) -> T:
-    """Like `asyncio.run`, with everything in this process on the loop's time."""
-    loop = VirtualTimeLoop()
-    with clock.installed(loop), asyncio.Runner(loop_factory=lambda: loop) as runner:
+    """Like `asyncio.run`, on virtual time."""
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(main)

@@ -24,6 +24,11 @@ MAX_BYTES = 128 << 10  # of the body; longer ones are cut
 DEADLINE_S = 5.0
 
 
+def one_line(reason: str) -> str:
+    """As a header can hold it."""
+    return " ".join(reason.encode("ascii", "replace").decode().split())[:500]
+
+
 class NatsDeadLetters:
     """`DeadLetters`: stores, counts and reads them."""
 
@@ -38,14 +43,13 @@ class NatsDeadLetters:
         kind = self._topology.row_of_stream[stream].kind
         self._counters[f"dead_letters.{kind}"] += 1
         log.warning("bus.dead_letter", extra={"stream": stream, "sequence": sequence, "why": reason})
-        one_line = " ".join(reason.encode("ascii", "replace").decode().split())[:500]
         try:
             await self._publisher.store(
                 self._topology.dead_letter(kind),
                 data[: part_size(self._link, MAX_BYTES)],
                 stream=self._topology.dead_letters,
                 msg_id=f"dead/{stream}/{sequence}",
-                headers={REASON: one_line, SUBJECT: subject, SEQUENCE: str(sequence)},
+                headers={REASON: one_line(reason), SUBJECT: subject, SEQUENCE: str(sequence)},
                 deadline_s=DEADLINE_S,
             )
         except BusError as exc:

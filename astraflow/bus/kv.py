@@ -38,8 +38,35 @@ DELETE_MARKER_TTL_S = 60.0
 DEADLINE_S = 60.0
 
 
-def _is_marker(stored: Stored) -> bool:
+def is_marker(stored: Stored) -> bool:
+    """Whether it stands for a value that was deleted or has expired."""
     return MARKER in stored.headers or stored.headers.get(OPERATION) in ("DEL", "PURGE")
+
+
+def admit_value(stored: Stored, topology: Topology) -> Decoded:
+    """A key's value. Raises MessageError for what isn't one."""
+    decoded = admit(stored.data, row=topology.row_of_stream[topology.kv], run=topology.run)
+    key, name = stored.subject.removeprefix(topology.kv_prefix), type(decoded.message).__name__
+    if name != TYPE_OF_KEY.get(key.partition(".")[0], name):
+        raise MessageError(f"KV key {key} holds a {name}")
+    return decoded
+
+
+def check_value_size(key: str, size_bytes: int, most_bytes: int) -> None:
+    """Raises MessageError: values aren't split, each is one message that replaces the one before."""
+    if size_bytes > most_bytes:
+        raise MessageError(
+            f"value of {size_bytes} bytes for KV key {key} is over max_message_bytes or the server's max_payload: "
+            f"{most_bytes} bytes fit"
+        )
+
+
+def key_patterns(topology: Topology, prefix: str) -> list[str]:
+    """The subjects of the keys below `prefix`, see `Kv.watch`."""
+    root = topology.kv_prefix
+    if not prefix or prefix.endswith("."):
+        return [f"{root}{prefix}>"]
+    return [f"{root}{prefix}", f"{root}{prefix}.>"]
 
 
 class NatsKv:
@@ -57,7 +84,7 @@ class NatsKv:
 
     async def get(self, key: str) -> KvEntry | None:
         stored = await self._tail(key)
-        if stored is None or _is_marker(stored):
+        if stored is None or is_marker(stored):
             return None
         return KvEntry(key, self._admit(stored).message, stored.sequence)
 
@@ -118,9 +145,8 @@ class NatsKv:
         """One consumer's life; `known` holds the revision of every key that was told and is there."""
         session = await self._link.session()
         unseen, caught_up = set(known), False
-        async with aclosing(
-            consume(session, self._topology.kv, self._filters(prefix), {"deliver_policy": "last_per_subject"})
-        ) as messages:
+        patterns, newest = key_patterns(self._topology, prefix), {"deliver_policy": "last_per_subject"}
+        async with aclosing(consume(session, self._topology.kv, patterns, newest)) as messages:
             async for raw in messages:
                 if raw is not None:
                     key = raw.stored.subject.removeprefix(self._topology.kv_prefix)
@@ -133,15 +159,9 @@ class NatsKv:
                         yield KvUpdate(key, None, known.pop(key))
                     yield KvUpdate("", None, 0)
 
-    def _filters(self, prefix: str) -> list[str]:
-        root = self._topology.kv_prefix
-        if not prefix or prefix.endswith("."):
-            return [f"{root}{prefix}>"]
-        return [f"{root}{prefix}", f"{root}{prefix}.>"]
-
     async def _update(self, key: str, raw: Raw, known: dict[str, int]) -> KvUpdate | None:
         stored = raw.stored
-        if _is_marker(stored):
+        if is_marker(stored):
             return KvUpdate(key, None, stored.sequence) if known.pop(key, None) is not None else None
         try:
             message = self._admit(stored).message
@@ -156,13 +176,7 @@ class NatsKv:
         return KvUpdate(key, message, stored.sequence, 0.0 if mirrored else raw.age_s)
 
     def _admit(self, stored: Stored) -> Decoded:
-        """Raises MessageError for what isn't a value of its key."""
-        row = self._topology.row_of_stream[self._topology.kv]
-        decoded = admit(stored.data, row=row, run=self._topology.run)
-        key, name = stored.subject.removeprefix(self._topology.kv_prefix), type(decoded.message).__name__
-        if name != TYPE_OF_KEY.get(key.partition(".")[0], name):
-            raise MessageError(f"KV key {key} holds a {name}")
-        return decoded
+        return admit_value(stored, self._topology)
 
     async def _store(
         self,
@@ -180,11 +194,7 @@ class NatsKv:
                 f"(region {self._topology.home})"
             )
         most = part_size(self._link, self._topology.limits.max_message_bytes)
-        if len(data) > most:  # values aren't split: each is one message that replaces the one before
-            raise MessageError(
-                f"value of {len(data)} bytes for KV key {key} is over max_message_bytes or the server's "
-                f"max_payload: {most} bytes fit"
-            )
+        check_value_size(key, len(data), most)
         try:
             ack = await self._publisher.store(
                 subject, data, stream=self._topology.kv, msg_id=msg_id, headers=headers, expected=expected,
@@ -192,7 +202,7 @@ class NatsKv:
             )  # fmt: skip
         except FencedError:
             tail = await self._tail(key) if expected == 0 else None
-            if tail is None or not _is_marker(tail):
+            if tail is None or not is_marker(tail):
                 raise
             return await self._store(
                 key, data, msg_id, tail.sequence, headers, deadline_s

@@ -13,18 +13,12 @@ from functools import lru_cache
 
 from astraflow.bus.region_rows import build_region_rows
 from astraflow.bus.rows import PART, Kind, Limits, Row, build_rows
+from astraflow.bus.subjects import matches
 from astraflow.config import RunConfig
 from astraflow.errors import ConfigError
 
 _NAME = re.compile(r"[a-z0-9-]{1,32}")
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,128}")
-
-
-def _matches(pattern: str, subject: str) -> bool:
-    wanted, tokens = pattern.split("."), subject.split(".")
-    if wanted[-1] == ">":
-        return len(tokens) >= len(wanted) and _matches(".".join(wanted[:-1]), ".".join(tokens[: len(wanted) - 1]))
-    return len(wanted) == len(tokens) and all(w in ("*", t) for w, t in zip(wanted, tokens, strict=True))
 
 
 class Topology:
@@ -165,7 +159,7 @@ class Topology:
     def _find_row(self, subject: str) -> Row:
         """The stream that stores `subject`. Raises ConfigError if none does."""
         for row in self.rows:
-            if any(_matches(pattern, subject) for pattern in (*row.subjects, *row.parts)):
+            if any(matches(pattern, subject) for pattern in (*row.subjects, *row.parts)):
                 return row
         raise ConfigError(f"no stream of run {self.run!r} stores subject {subject!r}; see astraflow/bus/topology.py")
 

@@ -11,7 +11,7 @@ from astraflow.errors import BusError, ConfigError
 
 if TYPE_CHECKING:
     from astraflow.actors.base.connection import Connection
-    from astraflow.bus import Bus, NatsBus
+    from astraflow.bus import Bus
     from astraflow.node.runfolder import RunFolder
 
 RUNS = Path("runs")
@@ -45,7 +45,7 @@ async def run_bus(
     connection: "Connection", run_name: str, *, producer: str, role: str = "observer"
 ) -> AsyncIterator["Bus"]:
     """The bus of a run that is there. `role`: whose key, of a folder of them. Raises ConfigError, BusError."""
-    from astraflow.bus import BusRole, topology_of
+    from astraflow.bus import BusRole, NatsBus, topology_of
     from astraflow.config import from_json
     from astraflow.node.record import fetch_record
 
