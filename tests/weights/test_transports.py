@@ -13,7 +13,7 @@ import pytest
 from astraflow.bus import Bus, EmbeddedServer
 from astraflow.errors import ConfigError, WeightsError
 from astraflow.messages import Manifest, Place
-from astraflow.weights.transfer import reader
+from astraflow.weights.transfer import payload_reader as reader
 from astraflow.weights.transfer.file_server import MAX_CONNECTIONS
 from astraflow.weights.transfer.follower import WeightFollower, first_head
 from astraflow.weights.transfer.payload_reader import PayloadReader
