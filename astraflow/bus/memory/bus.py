@@ -45,7 +45,7 @@ class MemoryBus:
         self.producer = producer
         self.counters: Counter[str] = Counter()
         self.link = MemoryLink()
-        self._server = server
+        self.server = server
         publisher = MemoryPublisher(server, topology, self.counters)
         self.waits = publisher.waits
         self.parts = MemoryParts(server, topology, publisher)
@@ -63,7 +63,7 @@ class MemoryBus:
         yield cls(server, topology, producer=producer)
 
     async def ensure(self) -> None:
-        self._server.ensure(self.topology)
+        self.server.ensure(self.topology)
 
     async def publish(
         self,

@@ -8,7 +8,6 @@ from typing import Protocol
 
 from astraflow.bus import Bus, EmbeddedServer, NatsBus, Topology
 from astraflow.bus.memory import MemoryBus, MemoryServer
-from astraflow.bus.memory.stream import NewMessage
 from astraflow.virtual_time import VirtualTimeLoop
 from tests.bus import raw
 
@@ -43,7 +42,6 @@ class NatsPlace:
             yield bus
 
     async def store_raw(self, bus: Bus, subject: str, data: bytes, *, msg_id: str = "") -> None:
-        assert isinstance(bus, NatsBus)
         await raw.store_raw(bus, subject, data, msg_id=msg_id)
 
     async def send_raw(self, bus: Bus, subject: str, data: bytes) -> None:
@@ -71,9 +69,7 @@ class MemoryPlace:
             yield bus
 
     async def store_raw(self, bus: Bus, subject: str, data: bytes, *, msg_id: str = "") -> None:
-        headers = {"Nats-Msg-Id": msg_id} if msg_id else {}
-        stream = self._server.there(bus.topology.row_of(subject).stream)
-        stream.append([NewMessage(subject=subject, data=data, headers=headers)])
+        await raw.store_raw(bus, subject, data, msg_id=msg_id)
 
     async def send_raw(self, bus: Bus, subject: str, data: bytes) -> None:
         for listener in self._server.core.matching(subject):
