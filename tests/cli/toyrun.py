@@ -36,7 +36,10 @@ size = 8
 """
 
 PATIENCE_S = 150.0  # a toy run takes 5 s alone; on two cores that fifteen other processes wanted it took over 60
-ENDLESS = ("policies.solver.trainer.steps=100000", "policies.solver.trainer.toy_step_s=0.05")
+ENDLESS = (
+    "policies.solver.trainer.steps=100000",
+    "policies.solver.trainer.toy_step_s=0.2",
+)  # five steps a second are enough
 
 
 def write_toy(folder: Path, text: str = TOY) -> Path:
