@@ -4,9 +4,17 @@
 clock, so that times to live and ack waits run on virtual time too; nothing is polled and no bus has a task of its own,
 so that thousands of nodes fit into a process. What it lacks: outages, regions, rights, and other processes.
 
-    stream.py, consumer.py, server.py    what a server has: bytes, no messages
-    publish.py, parts.py                 storing, whole or split
-    kv.py, log.py, queue.py, core.py     the parts of the contract
+    server       streams, consumers and listeners, which all buses share: it knows bytes, no messages
+    stream       one stream: messages in order, ids, bounds, times to live, who listens
+    consumer     who holds which message of a work queue until when
+    bus          one process's place on it
+    publish      storing, and waiting for room
+    parts        byte strings as parts, and messages that are too big for one
+    kv           the run's key-value bucket
+    log          logs
+    queue        work queues
+    core         messages that aren't stored
+    deadletters  where messages go that can't be read
 """
 
 from astraflow.bus.memory.bus import MemoryBus
