@@ -20,7 +20,7 @@ from astraflow.bus.link import Link
 from astraflow.bus.names import Kind
 from astraflow.bus.parts import part_size
 from astraflow.bus.publish import Publisher, Stored, read_stored
-from astraflow.bus.reader import LOOK_EVERY_S, Raw, Reader, reading, stream_info
+from astraflow.bus.reader import LOOK_EVERY_S, Raw, Reader, reading, server_time
 from astraflow.bus.retry import RETRY_S, until_answered
 from astraflow.bus.session import Session
 from astraflow.bus.topology import Topology
@@ -147,8 +147,8 @@ class NatsKv:
         names, session = self._topology, await self._link.session()
         unseen, caught_up = set(known), False
         pattern = names.kv_pattern(prefix)
-        _, began_at = await stream_info(session, self._topology.kv_stream(prefix))
-        readers = [Reader(session, self._topology.kv_stream(prefix), pattern, start=1, began_at=began_at)]
+        began_at = await server_time(session, names.kv_stream(prefix))
+        readers = [Reader(session, names.kv_stream(prefix), pattern, start=1, began_at=began_at)]
         if not prefix:
             pattern = f"{names.root}.>"
             readers.append(Reader(session, names.members, pattern, start=1, began_at=began_at))

@@ -61,6 +61,11 @@ async def stream_info(session: Session, stream: str) -> tuple[LogState, float]:
     return found, server_seconds(info["ts"])
 
 
+async def server_time(session: Session, stream: str) -> float:
+    """As `stream_info`, but raises ApiError if there is no such stream (yet)."""
+    return server_seconds((await session.api(f"STREAM.INFO.{stream}"))["ts"])
+
+
 def server_seconds(moment: str) -> float:
     """Unix seconds of a time as the server writes it."""
     return datetime.fromisoformat(moment).timestamp()

@@ -10,7 +10,7 @@ import pytest
 import astraflow as af
 from astraflow.actors.base.connection import Connection
 from astraflow.ports import free_port
-from tests.cli.toyrun import ENDLESS, TOY, sets, started, write_toy
+from tests.cli.toyrun import ENDED_EARLY, ENDLESS, TOY, sets, started, write_toy
 from tests.e2e.liverun import connection_to
 
 T = TypeVar("T")
@@ -125,7 +125,7 @@ async def test_an_agent_joins_from_its_own_file_and_a_script_watches(tmp_path: P
             agent.process.terminate()
             assert await agent.end() == 0, agent.output
         command.process.terminate()
-        assert await command.end() == 0, command.output
+        assert await command.end() == ENDED_EARLY, command.output
 
 
 async def watch(connection: Connection) -> None:

@@ -14,7 +14,7 @@ from astraflow.messages import MemberState
 from astraflow.messages.metric_names import POLICY_TOKENS_PER_S, WEIGHTS_LAG_S
 from astraflow.ports import free_port
 from astraflow.view.status import Status, read_status
-from tests.cli.toyrun import ENDLESS, finished, sets, started, write_toy
+from tests.cli.toyrun import ENDED_EARLY, ENDLESS, finished, sets, started, write_toy
 from tests.e2e.liverun import bus_of, connection_to
 from tests.support import eventually
 
@@ -73,4 +73,4 @@ async def test_replicas_two_hours_ahead_and_behind_serve_as_usual_and_status_see
         assert {m["actor"] for m in seen["members"]} == {m.actor for m in status.members}
         assert all(abs(seen["at"] - m["since"]) < RECENTLY_S for m in seen["members"]), "by the clock of who looks"
         up.process.send_signal(signal.SIGTERM)
-        assert await up.end() == 0
+        assert await up.end() == ENDED_EARLY

@@ -120,6 +120,17 @@ async def test_an_empty_watch_is_caught_up_at_once(bus: Bus) -> None:
         assert await _until_caught_up(bus.kv.watch("some.")) == {}
 
 
+async def test_a_watch_waits_for_a_bucket_that_is_not_there_yet(topology: Topology, place: Place) -> None:
+    async with place.connect(topology, producer="early") as early, asyncio.TaskGroup() as group:
+        seen = group.create_task(_until_caught_up(early.kv.watch("")))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not seen.done()
+        await early.ensure()
+        async with asyncio.timeout(AT_ONCE_S):
+            assert await seen == {}
+
+
 async def test_prefixes_are_whole_tokens(bus: Bus) -> None:
     for key in ("plain", "runner", "some.solver", "some.solver-2", "some.solver.sub"):
         await bus.kv.put(key, _lease(key))
