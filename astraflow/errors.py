@@ -12,6 +12,7 @@
     │   ├── DeniedError            the operator: the credentials don't allow it
     │   ├── ApiError               the caller: nats-server refused a request, with its code
     │   ├── ConflictError          the caller: somebody else wrote, or the id is already stored
+    │   ├── FullError              nobody: a bound of a stream is reached, the caller waits for room
     │   └── ConsumerLostError      nobody: a new consumer goes on
     ├── MessageError               the producer of a message: malformed, oversized, unknown type or version
     │   └── UnreadableValueError   who knows a KV key's value: it can't be read, and may be written anew
@@ -101,6 +102,10 @@ class ConflictError(BusError):
     def __init__(self, err_code: int, description: str) -> None:
         super().__init__(description)
         self.err_code = err_code
+
+
+class FullError(BusError):
+    """A bound of the stream is reached; space may come."""
 
 
 class ConsumerLostError(BusError):

@@ -4,7 +4,8 @@
 runs in the same order every time. Time stands still while the loop has work, and while a thread works for it
 (`asyncio.to_thread`, executors). It knows nothing of the world outside: sockets, child processes and threads that the
 loop did not start are not waited for, so that what talks to those belongs on another loop.
-Invariant: time passes only in a jump, and no further than to the next timer.
+Invariant: time passes in jumps, no further than to the next timer, and by the least that a number can show with every
+turn of the loop: code that waits for `now >= then` would spin for ever where rounding left it a hair before.
 """
 
 import asyncio
@@ -27,12 +28,16 @@ STALLED_S = 10.0  # real seconds that the loop waits for a sign from a thread wh
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """The loop and its clock in one: `clock.installed(loop)` while it runs."""
+    """The loop and its clock in one, which is the process's clock while the loop runs."""
 
     def __init__(self) -> None:
         self._now_s = FIRST_S
         self._working = 0  # calls in threads
         super().__init__(_Jumping(self))
+
+    def run_forever(self) -> None:
+        with clock.installed(self):
+            super().run_forever()
 
     def time(self) -> float:
         return self._now_s
@@ -65,9 +70,13 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         """Whether a thread works for this loop."""
         return self._working > 0
 
+    def tick(self) -> None:
+        """Let the least time pass."""
+        self._now_s = math.nextafter(self._now_s, math.inf)
+
     def jump(self, seconds: float) -> None:
-        """Let time pass, if only the least that the number can show."""
-        self._now_s = max(self._now_s + seconds, math.nextafter(self._now_s, math.inf))
+        """Let time pass."""
+        self._now_s += seconds
 
     def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         future = super().run_in_executor(executor, func, *args)
@@ -88,6 +97,7 @@ class _Jumping(selectors.BaseSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """`timeout`: until the next timer; None = there is none."""
+        self._loop.tick()
         events = self._real.select(0)
         if events or (timeout is not None and timeout <= 0):
             return events
@@ -117,7 +127,6 @@ class _Jumping(selectors.BaseSelector):
 
 
 def run_in_virtual_time(main: Coroutine[Any, Any, T]) -> T:
-    """Like `asyncio.run`, with everything in this process on the loop's time."""
-    loop = VirtualTimeLoop()
-    with clock.installed(loop), asyncio.Runner(loop_factory=lambda: loop) as runner:
+    """Like `asyncio.run`, on virtual time."""
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(main)

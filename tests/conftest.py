@@ -1,7 +1,8 @@
 """Fixtures that every test folder shares."""
 
+import asyncio
 import compileall
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ from hypothesis import HealthCheck, settings
 
 import astraflow
 from astraflow.bus import Bus, EmbeddedServer, NatsBus, Topology
+from astraflow.bus.memory import MemoryServer
+from astraflow.virtual_time import VirtualTimeLoop
 from tests.scheduling import slow_first
 from tests.support import make_topology
 
@@ -28,6 +31,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     workers = getattr(config, "workerinput", {}).get("workercount", 1)
     if workers > 1:
         items[:] = slow_first(items, lambda item: item.get_closest_marker("slow") is not None, workers=workers)
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """What takes its bus from memory runs on virtual time: waiting costs nothing."""
+    virtual = "memory_server" in getattr(item, "fixturenames", ())
+    return {"virtual": VirtualTimeLoop} if virtual else {"real": asyncio.new_event_loop}
+
+
+@pytest.fixture
+async def memory_server() -> MemoryServer:
+    """What buses in memory share. A test that takes it runs on virtual time."""
+    return MemoryServer()
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 
 from astraflow.errors import ConfigError
 from astraflow.runfile import load, pipeline, resolved
-from tests.test_runfile import TOY
+from tests.runfile.runfiles import TOY
 
 TRAINER = "policies.solver.trainer."
 CRITIC = f"{TRAINER}critic."

@@ -10,7 +10,7 @@ from astraflow.errors import ConfigError
 from astraflow.learners.losses.presets import PRESETS
 from astraflow.runfile import load, resolved
 from astraflow.runfile.docs import page
-from tests.test_runfile import TOY
+from tests.runfile.runfiles import TOY
 
 LOSS = "policies.solver.trainer.loss."
 TRAINER = "policies.solver.trainer."

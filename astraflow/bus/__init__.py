@@ -37,6 +37,9 @@
     wiring        the table of the bus
     incoming      what comes in, whatever it is, can't end the connection
     orphan        a nats-server of ours whose parent is gone
+    memory        a bus in memory, under the same contract as the one on NATS
+    subjects      subjects and patterns
+    telling       events and metrics on whichever bus
 
 `interface.py` says what an actor may rely on; `bus.py` is that on a nats-server.
 """

@@ -5,14 +5,12 @@ The contract is `interface.Bus`. The work is done by the parts (`kv`, `log`, `qu
 """
 
 import logging
-import uuid
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-from astraflow import clock
 from astraflow.bus.claims import Claims
 from astraflow.bus.core import NatsCore
 from astraflow.bus.deadletters import NatsDeadLetters
@@ -29,17 +27,14 @@ from astraflow.bus.retry import until_answered
 from astraflow.bus.runs import read_runs
 from astraflow.bus.serverinfo import check_server
 from astraflow.bus.session import Session
+from astraflow.bus.telling import tell_event, tell_metrics
 from astraflow.bus.topology import Topology
 from astraflow.bus.trust import BusOptions
 from astraflow.concurrency import Background
 from astraflow.errors import BusError, DeniedError, LinkLostError
-from astraflow.messages import Envelope, Event, Message, Metrics, RunRecord, encode, encode_envelope
+from astraflow.messages import Envelope, Message, Metrics, RunRecord, encode, encode_envelope
 
 log = logging.getLogger(__name__)
-
-EVENT_DEADLINE_S = 2.0
-METRICS_DEADLINE_S = 60.0
-_LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
 class NatsBus:
@@ -119,27 +114,10 @@ class NatsBus:
         return ""
 
     async def event(self, level: str, name: str, text: str, **fields: Any) -> None:
-        log.log(_LEVELS.get(level, logging.INFO), name, extra={"text": text, "fields": fields})
-        event = Event(level=level, name=name, text=text, actor=self.producer, at=clock.wall(), fields=fields)
-        try:
-            await self.publish(
-                self.topology.event(level), event, msg_id=f"event/{uuid.uuid4()}", deadline_s=EVENT_DEADLINE_S
-            )
-        except BusError as exc:
-            self.counters["events.dropped"] += 1
-            log.warning("bus.event_dropped", extra={"event": name, "why": str(exc)})
+        await tell_event(self, level, name, text, fields)
 
     async def metrics(self, metrics: Metrics) -> None:
-        try:
-            await self.publish(
-                self.topology.metric(metrics.kind),
-                metrics,
-                msg_id=f"metrics/{uuid.uuid4()}",
-                deadline_s=METRICS_DEADLINE_S,
-            )
-        except BusError as exc:
-            self.counters["metrics.dropped"] += 1
-            log.warning("metrics are dropped", extra={"kind": metrics.kind, "error": str(exc)})
+        await tell_metrics(self, metrics)
 
     async def runs(self) -> dict[str, RunRecord]:
         """The runs on this server in this bus's region, by name. Raises BusError if the credentials don't allow it."""

@@ -8,6 +8,7 @@ a task or request are in BLOBS under a name derived from its id, and go when it 
 import asyncio
 import hashlib
 import logging
+import math
 import secrets
 
 import msgspec
@@ -54,9 +55,56 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Claim)
 
 
+def whole_seconds(ttl_s: float) -> int:
+    """A message's time to live, rounded up: the server takes no fractions."""
+    return max(1, math.ceil(ttl_s))
+
+
 def ttl_header(ttl_s: float) -> dict[str, str]:
-    """A message's time to live, rounded up to whole seconds: the server takes no fractions."""
-    return {TTL: f"{max(1, int(-(-ttl_s // 1)))}s"}
+    """A message's time to live."""
+    return {TTL: f"{whole_seconds(ttl_s)}s"}
+
+
+def encode_claim(claim: Claim) -> bytes:
+    """What `read_claim` reads."""
+    return _encoder.encode(claim)
+
+
+def first_sequence(stored: Stored) -> int:
+    """Where a message of a log begins: at its first part, if it is split. Raises MessageError for a bad claim."""
+    if CLAIM not in stored.headers:
+        return stored.sequence
+    return stored.sequence - len(read_claim(stored.data).digests)
+
+
+def check_size(size_bytes: int, part_bytes: int, *, row: Row, msg_id: str, subject: str) -> None:
+    """Raises MessageError for a message that is too big even for parts of that size."""
+    most = min(row.max_whole_bytes, MAX_PARTS * part_bytes)
+    if size_bytes > most:
+        raise MessageError(f"{msg_id} for {subject} has {size_bytes} bytes, at most {most} fit")
+
+
+def parts_of(data: bytes, row: Row) -> list[PartRef]:
+    """The parts that a claim in `row`'s stream stands for, in order. Raises MessageError for a bad claim."""
+    claim = read_claim(data)
+    if claim.size_bytes > row.max_whole_bytes:
+        raise MessageError(f"claim of {claim.size_bytes} bytes in {row.stream}, at most {row.max_whole_bytes}")
+    sizes = [claim.part_bytes] * (len(claim.digests) - 1)
+    sizes.append(claim.size_bytes - sum(sizes))
+    return [PartRef(digest=digest.hex(), size_bytes=size) for digest, size in zip(claim.digests, sizes, strict=True)]
+
+
+def row_of(subject: str, topology: Topology) -> Row:
+    """Raises MessageError for a subject that no stream has: a reader may get any."""
+    try:
+        return topology.row_of(subject)
+    except ConfigError as exc:
+        raise MessageError(str(exc)) from exc
+
+
+def blob_owner(msg_id: str) -> str:
+    """Whose the parts of a split task or request are, in BLOBS."""
+    return hashlib.sha256(msg_id.encode()).hexdigest()[:32]
 
 
 class Claims:
@@ -106,9 +154,7 @@ class Claims:
                 subject, data, stream=row.stream, msg_id=msg_id, headers=headers, expected=expected,
                 deadline_s=deadline_s,
             )  # fmt: skip
-        most = min(row.max_whole_bytes, MAX_PARTS * size)
-        if len(data) > most:
-            raise MessageError(f"{msg_id} for {subject} has {len(data)} bytes, at most {most} fit")
+        check_size(len(data), size, row=row, msg_id=msg_id, subject=subject)
         if row.atomic:
             return await self._store_atomic(row, subject, data, size, msg_id, expected, deadline_s)
         return await self._store_with_blobs(row, subject, data, size, msg_id, headers, ttl_s, deadline_s)
@@ -120,15 +166,8 @@ class Claims:
         """
         if CLAIM not in headers:
             return data
-        row = self._row_of(subject)
-        claim = _checked(data)
-        if claim.size_bytes > row.max_whole_bytes:
-            raise MessageError(f"claim of {claim.size_bytes} bytes in {row.stream}, at most {row.max_whole_bytes}")
-        sizes = [claim.part_bytes] * (len(claim.digests) - 1)
-        refs = [
-            PartRef(digest=digest.hex(), size_bytes=size)
-            for digest, size in zip(claim.digests, [*sizes, claim.size_bytes - sum(sizes)], strict=True)
-        ]
+        row = row_of(subject, self._topology)
+        refs = parts_of(data, row)
         try:
             if row.atomic:  # by position: who names one stored part many times must have stored it as often
                 first = sequence - len(refs)
@@ -136,19 +175,6 @@ class Claims:
             return bytes(await self._parts.get(self._topology.blobs, self._blob_prefix(headers.get(MSG_ID, "")), refs))
         except WeightsError as exc:
             raise MessageError(f"a split message on {subject} can't be joined: {exc}") from exc
-
-    def _row_of(self, subject: str) -> Row:
-        """Raises MessageError for a subject that no stream has: a reader may get any."""
-        try:
-            return self._topology.row_of(subject)
-        except ConfigError as exc:
-            raise MessageError(str(exc)) from exc
-
-    def first_sequence(self, stored: Stored) -> int:
-        """Where a message of a log begins: at its first part, if it is split. Raises MessageError for a bad claim."""
-        if CLAIM not in stored.headers:
-            return stored.sequence
-        return stored.sequence - len(_checked(stored.data).digests)
 
     async def forget(self, headers: dict[str, str]) -> None:
         """Delete the parts of an acked task or request. Does nothing for a whole message."""
@@ -158,7 +184,7 @@ class Claims:
             await session.api(f"STREAM.PURGE.{self._topology.blobs}", {"filter": f"{prefix}.*"})
 
     def _blob_prefix(self, msg_id: str) -> str:
-        return self._topology.blob(hashlib.sha256(msg_id.encode()).hexdigest()[:32])
+        return self._topology.blob(blob_owner(msg_id))
 
     async def _store_with_blobs(
         self, row: Row, subject: str, data: bytes, size: int, msg_id: str, headers: dict[str, str],
@@ -173,7 +199,7 @@ class Claims:
             size_bytes=len(data), part_bytes=refs[0].size_bytes, digests=tuple(bytes.fromhex(r.digest) for r in refs)
         )
         return await self._publisher.store(
-            subject, _encoder.encode(claim), stream=row.stream, msg_id=msg_id, headers={**headers, CLAIM: "1"},
+            subject, encode_claim(claim), stream=row.stream, msg_id=msg_id, headers={**headers, CLAIM: "1"},
             deadline_s=deadline_s,
         )  # fmt: skip
 
@@ -183,7 +209,7 @@ class Claims:
     ) -> PublishAck:  # fmt: skip
         pieces = list(cut(data, size))
         digests = await asyncio.to_thread(lambda: [hashlib.sha256(piece).digest() for piece in pieces])
-        claim = _encoder.encode(Claim(size_bytes=len(data), part_bytes=size, digests=tuple(digests)))
+        claim = encode_claim(Claim(size_bytes=len(data), part_bytes=size, digests=tuple(digests)))
         headers = {CLAIM: "1", MSG_ID: msg_id}
         if expected is not None:
             headers[EXPECTED] = str(expected)
@@ -217,7 +243,8 @@ class Claims:
         return ack
 
 
-def _checked(data: bytes) -> Claim:
+def read_claim(data: bytes) -> Claim:
+    """Raises MessageError for one that is impossible."""
     try:
         claim = _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as exc:

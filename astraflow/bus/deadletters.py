@@ -11,7 +11,7 @@ from functools import partial
 from astraflow.bus.entries import DeadLetter
 from astraflow.bus.link import Link
 from astraflow.bus.parts import part_size
-from astraflow.bus.publish import Publisher, read_stored
+from astraflow.bus.publish import Publisher, Stored, read_stored
 from astraflow.bus.reader import stream_state
 from astraflow.bus.retry import until_answered
 from astraflow.bus.topology import Topology
@@ -23,6 +23,20 @@ log = logging.getLogger(__name__)
 REASON, SUBJECT, SEQUENCE = "Af-Reason", "Af-Subject", "Af-Sequence"
 MAX_BYTES = 128 << 10  # of the body; longer ones are cut
 DEADLINE_S = 5.0
+
+
+def one_line(reason: str) -> str:
+    """As a header can hold it."""
+    return " ".join(reason.encode("ascii", "replace").decode().split())[:500]
+
+
+def letter_of(stored: Stored) -> DeadLetter:
+    """What a stored dead letter says; anybody may write one."""
+    told = stored.headers.get(SEQUENCE, "")
+    sequence = int(told) if told.isascii() and told.isdigit() and len(told) < 20 else 0
+    return DeadLetter(
+        printable(stored.headers.get(SUBJECT, "")), sequence, printable(stored.headers.get(REASON, "")), stored.data
+    )
 
 
 class NatsDeadLetters:
@@ -39,14 +53,13 @@ class NatsDeadLetters:
         kind = self._topology.row_of_stream[stream].kind
         self._counters[f"dead_letters.{kind}"] += 1
         log.warning("bus.dead_letter", extra={"stream": stream, "sequence": sequence, "why": reason})
-        one_line = " ".join(reason.encode("ascii", "replace").decode().split())[:500]
         try:
             await self._publisher.store(
                 self._topology.dead_letter(kind),
                 data[: part_size(self._link, MAX_BYTES)],
                 stream=self._topology.dead_letters,
                 msg_id=f"dead/{stream}/{sequence}",
-                headers={REASON: one_line, SUBJECT: subject, SEQUENCE: str(sequence)},
+                headers={REASON: one_line(reason), SUBJECT: subject, SEQUENCE: str(sequence)},
                 deadline_s=DEADLINE_S,
             )
         except BusError as exc:
@@ -60,10 +73,5 @@ class NatsDeadLetters:
         for sequence in range(state.first_sequence, state.last_sequence + 1):
             stored = await until_answered(self._link, partial(read_stored, stream=stream, seq=sequence))
             if stored is not None:
-                headers = stored.headers
-                origin, told = headers.get(SUBJECT, ""), headers.get(SEQUENCE, "")
-                number = (
-                    int(told) if told.isascii() and told.isdigit() and len(told) < 20 else 0
-                )  # anybody may write here
-                found.append(DeadLetter(printable(origin), number, printable(headers.get(REASON, "")), stored.data))
+                found.append(letter_of(stored))
         return found

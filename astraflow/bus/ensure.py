@@ -90,12 +90,17 @@ async def _ensure_stream(session: Session, row: Row) -> None:
     if found is None:
         await _create_stream(session, row, wanted)
         found = await _found(session, f"STREAM.INFO.{row.stream}", STREAM_MISSING) or {}
+    check_same(row.stream, wanted, found)
+
+
+def check_same(stream: str, wanted: dict[str, Any], found: dict[str, Any]) -> None:
+    """Raises BusError if a stream has other settings than it should."""
     different = _different(wanted, found)
     if different:
         has = ", ".join(f"{key}={found.get(key)}" for key in different)
         expected = ", ".join(str(value) for value in different.values())
         raise BusError(
-            f"stream {row.stream} has {has}, expected {expected}; delete the stream, put the old settings back in "
+            f"stream {stream} has {has}, expected {expected}; delete the stream, put the old settings back in "
             f"the run file, or give the run another name"
         )
 

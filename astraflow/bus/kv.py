@@ -17,7 +17,7 @@ from astraflow.bus.claims import ttl_header
 from astraflow.bus.deadletters import NatsDeadLetters
 from astraflow.bus.entries import KvEntry, KvUpdate
 from astraflow.bus.link import Link
-from astraflow.bus.names import LOOSE, Kind
+from astraflow.bus.names import Kind
 from astraflow.bus.parts import part_size
 from astraflow.bus.publish import Publisher, Stored, read_stored
 from astraflow.bus.reader import LOOK_EVERY_S, Raw, Reader, reading, server_time
@@ -43,8 +43,28 @@ DELETE_MARKER_TTL_S = 60.0
 DEADLINE_S = 60.0
 
 
-def _is_marker(stored: Stored) -> bool:
+def is_marker(stored: Stored) -> bool:
+    """Whether it stands for a value that was deleted or has expired."""
     return MARKER in stored.headers or stored.headers.get(OPERATION) in ("DEL", "PURGE")
+
+
+def admit_value(stored: Stored, topology: Topology) -> Decoded:
+    """A key's value. Raises MessageError for what isn't one."""
+    key = topology.kv_key(stored.subject)
+    decoded = admit(stored.data, row=topology.row_of_stream[topology.kv_stream(key)], run=topology.run)
+    family = family_of(key)
+    if family is not None and type(decoded.message) is not family.message:
+        raise MessageError(f"KV key {key} holds a {type(decoded.message).__name__}")
+    return decoded
+
+
+def check_value_size(key: str, size_bytes: int, most_bytes: int) -> None:
+    """Raises MessageError: values aren't split, each is one message that replaces the one before."""
+    if size_bytes > most_bytes:
+        raise MessageError(
+            f"value of {size_bytes} bytes for KV key {key} is over max_message_bytes or the server's max_payload: "
+            f"{most_bytes} bytes fit"
+        )
 
 
 class NatsKv:
@@ -62,10 +82,10 @@ class NatsKv:
 
     async def get(self, key: str) -> KvEntry | None:
         stored = await self._tail(key)
-        if stored is None or _is_marker(stored):
+        if stored is None or is_marker(stored):
             return None
         try:
-            return KvEntry(key, self._admit(stored).message, stored.sequence)
+            return KvEntry(key, admit_value(stored, self._topology).message, stored.sequence)
         except MessageError as exc:
             raise UnreadableValueError(key, stored.sequence, str(exc)) from exc
 
@@ -127,14 +147,16 @@ class NatsKv:
         names, session = self._topology, await self._link.session()
         unseen, caught_up = set(known), False
         pattern = names.kv_pattern(prefix)
-        began_at = await server_time(session, self._stream_of(prefix))
-        readers = [Reader(session, self._stream_of(prefix), pattern, start=1, began_at=began_at)]
+        began_at = await server_time(session, names.kv_stream(prefix))
+        readers = [Reader(session, names.kv_stream(prefix), pattern, start=1, began_at=began_at)]
         if not prefix:
             pattern = f"{names.root}.>"
             readers.append(Reader(session, names.members, pattern, start=1, began_at=began_at))
         news = names.news(Kind.KV, pattern if prefix else ">")
         looked_at = clock.monotonic()
-        loose = not prefix or self._stream_of(prefix) == names.members  # of which nobody says that they have expired
+        loose = (
+            not prefix or self._topology.kv_stream(prefix) == names.members
+        )  # of which nobody says that they have expired
         async with aclosing(reading(session, readers, news=news, often=loose)) as messages:
             async for raw in messages:
                 if raw is not None:
@@ -155,7 +177,7 @@ class NatsKv:
 
     async def _expired(self, session: Session, pattern: str, known: dict[str, int]) -> list[str]:
         """Loose keys that are there no more: their stream has no markers that would say so."""
-        loose = [key for key in known if self._stream_of(key) == self._topology.members]
+        loose = [key for key in known if self._topology.kv_stream(key) == self._topology.members]
         if not loose:
             return []
         request = f"STREAM.INFO.{self._topology.members}"
@@ -164,35 +186,23 @@ class NatsKv:
         there = (await session.api(request, {"subjects_filter": pattern}))["state"].get("subjects") or {}
         return [key for key in loose if self._topology.kv_subject(key) not in there]
 
-    def _stream_of(self, key: str) -> str:
-        return self._topology.members if key.partition(".")[0] in LOOSE else self._topology.kv
-
     async def _update(self, key: str, raw: Raw, known: dict[str, int]) -> KvUpdate | None:
         stored = raw.stored
-        if _is_marker(stored):
+        if is_marker(stored):
             return KvUpdate(key, None, stored.sequence) if known.pop(key, None) is not None else None
         try:
-            message = self._admit(stored).message
+            message = admit_value(stored, self._topology).message
         except MessageError as exc:
             await self._dead_letters.add(
-                stream=self._stream_of(key), subject=stored.subject, sequence=stored.sequence, data=stored.data,
-                reason=str(exc),
+                stream=self._topology.kv_stream(key), subject=stored.subject, sequence=stored.sequence,
+                data=stored.data, reason=str(exc),
             )  # fmt: skip
             known.pop(key, None)
             return KvUpdate(key, None, stored.sequence, unreadable=True)
         known[key] = stored.sequence
-        mirrored = self._topology.row_of_stream[self._stream_of(key)].mirror is not None  # times are another server's
-        return KvUpdate(key, message, stored.sequence, 0.0 if mirrored else raw.age_s)
-
-    def _admit(self, stored: Stored) -> Decoded:
-        """Raises MessageError for what isn't a value of its key."""
-        key = self._topology.kv_key(stored.subject)
-        row = self._topology.row_of_stream[self._stream_of(key)]
-        decoded = admit(stored.data, row=row, run=self._topology.run)
-        family = family_of(key)
-        if family is not None and type(decoded.message) is not family.message:
-            raise MessageError(f"KV key {key} holds a {type(decoded.message).__name__}")
-        return decoded
+        row = self._topology.row_of_stream[self._topology.kv_stream(key)]
+        age_s = 0.0 if row.mirror is not None else raw.age_s  # a mirror's times are another server's
+        return KvUpdate(key, message, stored.sequence, age_s)
 
     async def _store(
         self,
@@ -210,19 +220,15 @@ class NatsKv:
                 f"(region {self._topology.home})"
             )
         most = part_size(self._link, self._topology.limits.max_message_bytes)
-        if len(data) > most:  # values aren't split: each is one message that replaces the one before
-            raise MessageError(
-                f"value of {len(data)} bytes for KV key {key} is over max_message_bytes or the server's "
-                f"max_payload: {most} bytes fit"
-            )
+        check_value_size(key, len(data), most)
         try:
             ack = await self._publisher.store(
-                subject, data, stream=self._stream_of(key), msg_id=msg_id, headers=headers, expected=expected,
+                subject, data, stream=self._topology.kv_stream(key), msg_id=msg_id, headers=headers, expected=expected,
                 deadline_s=deadline_s,
             )  # fmt: skip
         except FencedError:
             tail = await self._tail(key) if expected == 0 else None
-            if tail is None or not _is_marker(tail):
+            if tail is None or not is_marker(tail):
                 raise
             return await self._store(
                 key, data, msg_id, tail.sequence, headers, deadline_s
@@ -230,5 +236,5 @@ class NatsKv:
         return ack.sequence
 
     async def _tail(self, key: str) -> Stored | None:
-        subject, stream = self._topology.kv_subject(key), self._stream_of(key)
+        subject, stream = self._topology.kv_subject(key), self._topology.kv_stream(key)
         return await until_answered(self._link, lambda session: read_stored(session, stream, last_by_subj=subject))

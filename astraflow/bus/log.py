@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Literal
 
 from astraflow.bus.admit import admit
-from astraflow.bus.claims import Claims
+from astraflow.bus.claims import Claims, first_sequence
 from astraflow.bus.deadletters import NatsDeadLetters
 from astraflow.bus.entries import Cursor, LogEntry, LogState
 from astraflow.bus.link import Link
@@ -89,7 +89,7 @@ class NatsLogs:
         stored = await until_answered(self._link, partial(read_stored, stream=stream, seq=below_sequence))
         floor = below_sequence
         if stored is not None and self._topology.row_of_stream[stream].atomic:
-            floor = self._claims.first_sequence(stored)
+            floor = first_sequence(stored)
         body: dict[str, Any] = {"seq": floor}
         if subject is not None:
             body["filter"] = subject
@@ -124,29 +124,34 @@ class NatsLogs:
 
     async def _verify(self, stream: str, cursor: Cursor, state: LogState) -> None:
         """Raises CursorError if the log doesn't bear the cursor out."""
-        where = f"cursor {cursor.sequence} ({cursor.message_id or 'start'}) in {stream}"
-        restore = "restore the server's store folder of that time, or start the run afresh (`up --fresh`)"
-        if cursor.incarnation != state.incarnation:
-            raise CursorError(
-                f"{where} is of incarnation {cursor.incarnation}, the stream is {state.incarnation}: it was made anew; "
-                f"{restore}"
-            )
-        span = f"the log has {state.first_sequence} to {state.last_sequence}"
-        if cursor.sequence > state.last_sequence:
-            raise CursorError(f"{where} is beyond the log, {span}: the log lost messages; {restore}")
-        if cursor.sequence == 0 and state.first_sequence <= 1:
-            return
         stored = await until_answered(self._link, partial(read_stored, stream=stream, seq=cursor.sequence))
-        if stored is None:
-            raise CursorError(
-                f"{where} is below the log, {span}: it was purged past the reader; resume from a newer snapshot or "
-                f"checkpoint, or {restore}"
-            )
-        if stored.message_id != cursor.message_id:
-            raise CursorError(
-                f"{where} disagrees with the log, which has {stored.message_id!r} there: another run's store, or a "
-                f"restored one; {restore}"
-            )
+        check_cursor(stream, cursor, state, stored)
+
+
+def check_cursor(stream: str, cursor: Cursor, state: LogState, stored: Stored | None) -> None:
+    """`stored`: what is at the cursor's sequence. Raises CursorError if the log doesn't bear the cursor out."""
+    where = f"cursor {cursor.sequence} ({cursor.message_id or 'start'}) in {stream}"
+    restore = "restore the server's store folder of that time, or start the run afresh (`up --fresh`)"
+    if cursor.incarnation != state.incarnation:
+        raise CursorError(
+            f"{where} is of incarnation {cursor.incarnation}, the stream is {state.incarnation}: it was made anew; "
+            f"{restore}"
+        )
+    span = f"the log has {state.first_sequence} to {state.last_sequence}"
+    if cursor.sequence > state.last_sequence:
+        raise CursorError(f"{where} is beyond the log, {span}: the log lost messages; {restore}")
+    if cursor.sequence == 0 and state.first_sequence <= 1:
+        return
+    if stored is None:
+        raise CursorError(
+            f"{where} is below the log, {span}: it was purged past the reader; resume from a newer snapshot or "
+            f"checkpoint, or {restore}"
+        )
+    if stored.message_id != cursor.message_id:
+        raise CursorError(
+            f"{where} disagrees with the log, which has {stored.message_id!r} there: another run's store, or a "
+            f"restored one; {restore}"
+        )
 
 
 def _is_last(raw: Raw | None, last: int) -> bool:

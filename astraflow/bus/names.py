@@ -189,6 +189,10 @@ class Names:
         """The reverse of `kv_subject`."""
         return subject.removeprefix(self.kv_prefix).removeprefix(f"{self.root}.")
 
+    def kv_stream(self, key: str) -> str:
+        """The stream that has a KV key."""
+        return self.members if key.partition(".")[0] in LOOSE else self.kv
+
     def _kv_root(self, key: str) -> str:
         return f"{self.root}." if key.partition(".")[0] in LOOSE else self.kv_prefix
 
@@ -221,11 +225,3 @@ def check_token(value: str, what: str) -> str:
     if not isinstance(value, AnyToken) and not _TOKEN.fullmatch(value):
         raise ConfigError(f"{what} {value!r} can't be part of a subject; use letters, digits, '-' and '_'")
     return value
-
-
-def matches(pattern: str, subject: str) -> bool:
-    """Whether a subject is one of those that a pattern with NATS wildcards stands for."""
-    wanted, tokens = pattern.split("."), subject.split(".")
-    if wanted[-1] == ">":
-        return len(tokens) >= len(wanted) and matches(".".join(wanted[:-1]), ".".join(tokens[: len(wanted) - 1]))
-    return len(wanted) == len(tokens) and all(w in ("*", t) for w, t in zip(wanted, tokens, strict=True))

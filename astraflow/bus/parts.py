@@ -64,7 +64,7 @@ class NatsParts:
 
         async def put_one(index: int) -> None:
             piece = pieces[index]
-            digest = await asyncio.to_thread(_digest, piece)
+            digest = await asyncio.to_thread(digest_of, piece)
             refs[index] = PartRef(digest=digest, size_bytes=len(piece))
             if digest not in sent:
                 sent.add(digest)
@@ -92,14 +92,8 @@ class NatsParts:
         async def get_one(place: tuple[PartRef, int]) -> None:
             part, start = place
             piece = await self._fetch(stream, f"{subject}.{part.digest}")
-            if piece is None:
-                raise WeightsError(f"part {part.digest} of {subject} isn't in stream {stream}: purged or never sent")
-            if len(piece) != part.size_bytes or await asyncio.to_thread(_digest, piece) != part.digest:
-                raise WeightsError(
-                    f"part {part.digest} of {subject} in stream {stream} is damaged: {len(piece)} bytes, expected "
-                    f"{part.size_bytes} with that digest"
-                )
-            view[start : start + len(piece)] = piece
+            whole = await asyncio.to_thread(checked, part, piece, stream, subject)
+            view[start : start + len(whole)] = whole
 
         await in_parallel(places, get_one, workers=WORKERS)
         return data
@@ -115,7 +109,7 @@ class NatsParts:
             named = (msg.headers or {}).get(SUBJECT, "") if msg is not None else ""
             if msg is None or named != f"{subject}.{part.digest}" or len(msg.data) != part.size_bytes:
                 raise WeightsError(f"part {part.digest} of {subject} isn't at {sequence} in stream {stream}")
-            if await asyncio.to_thread(_digest, msg.data) != part.digest:
+            if await asyncio.to_thread(digest_of, msg.data) != part.digest:
                 raise WeightsError(f"part {part.digest} of {subject} at {sequence} in stream {stream} is damaged")
             pieces[index] = msg.data
 
@@ -145,5 +139,18 @@ class NatsParts:
             raise BusError(f"nats-server refused a read of {subject or request!r} in {stream}: {headers}")
 
 
-def _digest(piece: bytes | memoryview) -> str:
+def checked(part: PartRef, piece: bytes | None, stream: str, subject: str) -> bytes:
+    """The piece, if it is that part. Raises WeightsError if it is missing or damaged. Blocking."""
+    if piece is None:
+        raise WeightsError(f"part {part.digest} of {subject} isn't in stream {stream}: purged or never sent")
+    if len(piece) != part.size_bytes or digest_of(piece) != part.digest:
+        raise WeightsError(
+            f"part {part.digest} of {subject} in stream {stream} is damaged: {len(piece)} bytes, expected "
+            f"{part.size_bytes} with that digest"
+        )
+    return piece
+
+
+def digest_of(piece: bytes | memoryview) -> str:
+    """A part's name."""
     return hashlib.sha256(piece).hexdigest()

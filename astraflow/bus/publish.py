@@ -23,7 +23,7 @@ from astraflow.bus.link import Link
 from astraflow.bus.session import Session
 from astraflow.bus.waits import Waits
 from astraflow.bus.window import Window
-from astraflow.errors import ApiError, BusError, ConflictError, FencedError, LinkLostError, NoAnswerError
+from astraflow.errors import ApiError, BusError, ConflictError, FencedError, FullError, LinkLostError, NoAnswerError
 
 log = logging.getLogger(__name__)
 
@@ -75,10 +75,6 @@ class Stored:
         return self.headers.get(MSG_ID, "")
 
 
-class _FullError(BusError):
-    """A bound of the stream is reached; space may come."""
-
-
 async def read_stored(session: Session, stream: str, **where: int | str) -> Stored | None:
     """One message by `seq`, `last_by_subj`, or `next_by_subj` with `seq`, from the stream's leader; None: none."""
     if where.get("seq") == 0:  # the server calls that a bad request
@@ -92,6 +88,15 @@ async def read_stored(session: Session, stream: str, **where: int | str) -> Stor
     headers = headers_of(base64.b64decode(found.get("hdrs", "")))
     data, at = base64.b64decode(found.get("data", "")), datetime.fromisoformat(found["time"]).timestamp()
     return Stored(found["subject"], found["seq"], headers, data, at)
+
+
+def fenced(subject: str, tail: Stored | None, msg_id: str, expected: int | None) -> FencedError:
+    """What a writer gets that found `tail` where its own message should go."""
+    found = "no message" if tail is None else f"{tail.message_id or 'a message without id'} at {tail.sequence}"
+    return FencedError(
+        f"{subject} has {found} at its tail, {msg_id} expected sequence {expected}: another writer took over; "
+        f"this one must exit"
+    )
 
 
 class Publisher:
@@ -152,7 +157,7 @@ class Publisher:
                     except LinkLostError as exc:
                         reason = str(exc)
                         continue  # session() waits for the next one
-                    except (NoAnswerError, _FullError) as exc:
+                    except (NoAnswerError, FullError) as exc:
                         reason = str(exc)
                     self.waits.note(number, what, reason)
                     self._counters[f"publish.waits.{reason.partition(':')[0]}"] += 1
@@ -181,9 +186,9 @@ class Publisher:
             raise ConflictError(error.err_code, error.description)
         if error.err_code == STORE_FAILED and "maximum" in error.description:
             relief = self._relief.get(answer.stream, "")
-            raise _FullError(f"stream {answer.stream} is full: {error.description}{relief and f'; {relief}'}")
+            raise FullError(f"stream {answer.stream} is full: {error.description}{relief and f'; {relief}'}")
         if error.err_code in NO_STORAGE:
-            raise _FullError(
+            raise FullError(
                 f"nats-server has no room left: {error.description}; free disk space or raise its max_file_store"
             )
         if error.err_code in BATCH_RETRY or error.code == 429:
@@ -203,8 +208,4 @@ class Publisher:
         if tail is not None and msg_id and tail.message_id == msg_id:
             self._counters["publish.duplicates"] += 1
             return PublishAck(tail.sequence, True)
-        found = "no message" if tail is None else f"{tail.message_id or 'a message without id'} at {tail.sequence}"
-        raise FencedError(
-            f"{subject} has {found} at its tail, {msg_id} expected sequence {expected}: another writer took over; "
-            f"this one must exit"
-        )
+        raise fenced(subject, tail, msg_id, expected)

@@ -6,8 +6,9 @@ Pure. Invariant: every stream of the run in this region is one row, and every su
 from collections.abc import Iterable
 from functools import lru_cache
 
-from astraflow.bus.names import Names, check_name, matches
+from astraflow.bus.names import Names, check_name
 from astraflow.bus.region_rows import region_rows
+from astraflow.bus.subjects import matches
 from astraflow.bus.wiring import Limits, Row, home_rows
 from astraflow.config import RunConfig
 from astraflow.errors import ConfigError

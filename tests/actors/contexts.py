@@ -1,14 +1,16 @@
-"""Actor contexts on a real bus, for tests that run one actor's parts in process."""
+"""Actor contexts on a real bus or on one in memory, for tests that run one actor's parts in process."""
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
 from astraflow.actors.base.context import ActorContext
-from astraflow.bus import EmbeddedServer, NatsBus, topology_of
+from astraflow.bus import Bus, EmbeddedServer, NatsBus, Topology, topology_of
+from astraflow.bus.memory import MemoryBus, MemoryServer
 from astraflow.config import (
     BusSection,
     EngineSection,
@@ -37,13 +39,23 @@ CONFIG = RunConfig(
 )
 
 
+Server: TypeAlias = EmbeddedServer | MemoryServer
+
+
+def connected(server: Server, topology: Topology, *, producer: str) -> AbstractAsyncContextManager[Bus]:
+    """A bus on either kind of server."""
+    if isinstance(server, MemoryServer):
+        return MemoryBus.connect(server, topology, producer=producer)
+    return NatsBus.connect(server.options, topology, producer=producer)
+
+
 @asynccontextmanager
 async def context(
-    server: EmbeddedServer, folder: Path, *, role: str, config: RunConfig = CONFIG, name: str = ""
+    server: Server, folder: Path, *, role: str, config: RunConfig = CONFIG, name: str = ""
 ) -> AsyncIterator[ActorContext]:
     """A context whose bus has its streams; its actor is told to stop at the end."""
     name = name or f"{role}-test-0"
-    async with NatsBus.connect(server.options, topology_of(config), producer=name) as bus:
+    async with connected(server, topology_of(config), producer=name) as bus:
         await bus.ensure()
         record = RunRecord(name="test", incarnation="inc", config_json=to_json(config), created_at=0.0)
         ctx = ActorContext(bus=bus, config=config, record=record, folder=folder, name=name, role=role, policy="solver")

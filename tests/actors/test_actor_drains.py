@@ -7,7 +7,8 @@ import pytest
 
 from astraflow.actors.__main__ import parse
 from astraflow.actors.base.acting import follow_drains
-from astraflow.bus import EmbeddedServer, wiring
+from astraflow.bus import wiring
+from astraflow.bus.memory import MemoryServer
 from astraflow.node.orders import order_drain
 from astraflow.node.processes import NodeProcesses, roles_of
 from tests.actors.contexts import CONFIG, context
@@ -17,9 +18,9 @@ from tests.support import LIMIT_S, eventually
 
 @pytest.mark.parametrize("target", ["rollout-hand-0", "local"])
 async def test_an_actor_without_a_node_hears_an_order_to_it_or_to_its_node(
-    nats_server: EmbeddedServer, tmp_path: Path, target: str
+    memory_server: MemoryServer, tmp_path: Path, target: str
 ) -> None:
-    async with context(nats_server, tmp_path, role="rollout", name="rollout-hand-0") as ctx:
+    async with context(memory_server, tmp_path, role="rollout", name="rollout-hand-0") as ctx:
 
         async def heard() -> bool:  # the first orders may be from before it listens
             await order_drain(ctx.bus, "somebody-else", by="test")
@@ -32,8 +33,8 @@ async def test_an_actor_without_a_node_hears_an_order_to_it_or_to_its_node(
         assert ctx.stop_reason == "drain"
 
 
-async def test_an_order_from_before_its_start_is_not_for_it(nats_server: EmbeddedServer, tmp_path: Path) -> None:
-    async with context(nats_server, tmp_path, role="rollout", name="rollout-hand-0") as ctx:
+async def test_an_order_from_before_its_start_is_not_for_it(memory_server: MemoryServer, tmp_path: Path) -> None:
+    async with context(memory_server, tmp_path, role="rollout", name="rollout-hand-0") as ctx:
         await order_drain(ctx.bus, "rollout-hand-0", by="yesterday")
         async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as group:
             following = group.create_task(follow_drains(ctx))

@@ -10,7 +10,7 @@ import pytest
 
 from astraflow.actors.rollout.call import Call, Completion
 from astraflow.actors.rollout.cohort_gate import CohortGate
-from astraflow.bus import EmbeddedServer
+from astraflow.bus.memory import MemoryServer
 from astraflow.config import RunConfig, RunSection
 from astraflow.messages import ChunkKind, Event, GenCancel, Sampling, Task, array_of
 from tests.actors.contexts import CONFIG
@@ -103,8 +103,8 @@ def deterministic(step_s: float = 0.01, slots: int = 4, **bus: float) -> RunConf
 TOGETHER: Mapping[str, object] = {"cohort_id": "c", "cohort_size": 2}
 
 
-async def test_a_cohort_whose_member_is_cancelled_runs_without_it(nats_server: EmbeddedServer, tmp_path: Path) -> None:
-    async with replica(nats_server, tmp_path, deterministic()) as (ctx, _), Asker.open(ctx.bus) as asker:
+async def test_a_cohort_whose_member_is_cancelled_runs_without_it(memory_server: MemoryServer, tmp_path: Path) -> None:
+    async with replica(memory_server, tmp_path, deterministic()) as (ctx, _), Asker.open(ctx.bus) as asker:
         await asker.ask("a", **TOGETHER)
         await eventually(lambda: asker.kinds("a"))
         await ctx.bus.core.publish(ctx.bus.topology.gen_cancel("solver"), GenCancel(request_id="a"))
@@ -114,9 +114,9 @@ async def test_a_cohort_whose_member_is_cancelled_runs_without_it(nats_server: E
 
 
 async def test_a_request_that_the_engine_refuses_leaves_its_cohort_which_runs(
-    nats_server: EmbeddedServer, tmp_path: Path
+    memory_server: MemoryServer, tmp_path: Path
 ) -> None:
-    async with replica(nats_server, tmp_path, deterministic()) as (ctx, publisher), Asker.open(ctx.bus) as asker:
+    async with replica(memory_server, tmp_path, deterministic()) as (ctx, publisher), Asker.open(ctx.bus) as asker:
         await asker.ask("a", cohort_id="c", cohort_size=3)
         await asker.ask("foreign", prompt_tokens=array_of([1, 100_000], "i4"), cohort_id="c", cohort_size=3)
         await asker.ask("cold", sampling=Sampling(temperature=-1.0), cohort_id="c", cohort_size=3)
@@ -133,10 +133,10 @@ async def test_a_request_that_the_engine_refuses_leaves_its_cohort_which_runs(
 
 
 async def test_a_request_that_never_comes_is_not_waited_for_for_ever(
-    nats_server: EmbeddedServer, tmp_path: Path
+    memory_server: MemoryServer, tmp_path: Path
 ) -> None:
     config = deterministic(ack_wait_s=0.5)
-    async with replica(nats_server, tmp_path, config) as (ctx, _), Asker.open(ctx.bus) as asker:
+    async with replica(memory_server, tmp_path, config) as (ctx, _), Asker.open(ctx.bus) as asker:
         await asker.ask("a", **TOGETHER)
         await eventually(lambda: asker.finished("a"))
         events = [entry.message async for entry in ctx.bus.logs.read(ctx.bus.topology.events, follow=False)]
@@ -144,10 +144,10 @@ async def test_a_request_that_never_comes_is_not_waited_for_for_ever(
 
 
 async def test_a_swap_waits_for_the_cohort_that_runs_and_goes_before_the_next(
-    nats_server: EmbeddedServer, tmp_path: Path
+    memory_server: MemoryServer, tmp_path: Path
 ) -> None:
     async with (
-        replica(nats_server, tmp_path, deterministic(0.02)) as (ctx, publisher),
+        replica(memory_server, tmp_path, deterministic(0.02)) as (ctx, publisher),
         Asker.open(ctx.bus) as asker,
     ):
         for id in ("a", "b"):

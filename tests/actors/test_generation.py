@@ -12,18 +12,10 @@ import pytest
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.rollout.call import Call, Completion
 from astraflow.actors.rollout.generation import GenerationClient
-from astraflow.bus import Bus, EmbeddedServer
+from astraflow.bus import Bus
+from astraflow.bus.memory import MemoryServer
 from astraflow.errors import EngineError, RequestError
-from astraflow.messages import (
-    ChunkKind,
-    GenCancel,
-    GenChunk,
-    GenRequest,
-    RequestFault,
-    Sampling,
-    VersionSpan,
-    array_of,
-)
+from astraflow.messages import ChunkKind, GenCancel, GenChunk, GenRequest, RequestFault, Sampling, VersionSpan, array_of
 from tests.actors.contexts import context, with_bus
 from tests.support import LIMIT_S, eventually
 
@@ -77,8 +69,8 @@ async def asked(ctx: ActorContext, call: Call = CALL) -> AsyncIterator["asyncio.
         task.cancel()
 
 
-async def test_a_completion_arrives_in_pieces(nats_server: EmbeddedServer, tmp_path: Path) -> None:
-    async with context(nats_server, tmp_path, role="rollout") as ctx, asked(ctx) as answer:
+async def test_a_completion_arrives_in_pieces(memory_server: MemoryServer, tmp_path: Path) -> None:
+    async with context(memory_server, tmp_path, role="rollout") as ctx, asked(ctx) as answer:
         peer = Peer(ctx.bus, "a")
         request = await peer.next_request()
         assert request.prompt_tokens.numpy().tolist() == [7, 8]
@@ -93,9 +85,9 @@ async def test_a_completion_arrives_in_pieces(nats_server: EmbeddedServer, tmp_p
 
 @pytest.mark.parametrize("cause", ["silence", "goodbye", "gap"])
 async def test_an_attempt_that_breaks_is_continued_with_the_tokens_so_far(
-    nats_server: EmbeddedServer, tmp_path: Path, cause: str
+    memory_server: MemoryServer, tmp_path: Path, cause: str
 ) -> None:
-    async with context(nats_server, tmp_path, role="rollout") as ctx, asked(ctx) as answer:
+    async with context(memory_server, tmp_path, role="rollout") as ctx, asked(ctx) as answer:
         first, second = Peer(ctx.bus, "a"), Peer(ctx.bus, "b")
         request = await first.next_request()
         await first.say(request, ChunkKind.ACCEPTED)
@@ -119,9 +111,9 @@ async def test_an_attempt_that_breaks_is_continued_with_the_tokens_so_far(
 
 
 async def test_the_first_replica_that_accepts_owns_the_attempt_and_the_other_is_cancelled(
-    nats_server: EmbeddedServer, tmp_path: Path
+    memory_server: MemoryServer, tmp_path: Path
 ) -> None:
-    async with context(nats_server, tmp_path, role="rollout") as ctx:
+    async with context(memory_server, tmp_path, role="rollout") as ctx:
         owner, other = Peer(ctx.bus, "a"), Peer(ctx.bus, "b")
         async with ctx.bus.core.subscribe(ctx.bus.topology.gen_cancel("solver")) as cancels, asked(ctx) as answer:
             request = await owner.next_request()
@@ -135,8 +127,8 @@ async def test_the_first_replica_that_accepts_owns_the_attempt_and_the_other_is_
             assert (await answer).tokens.tolist() == [10]
 
 
-async def test_a_heartbeat_keeps_a_slow_replica(nats_server: EmbeddedServer, tmp_path: Path) -> None:
-    async with context(nats_server, tmp_path, role="rollout") as ctx, asked(ctx) as answer:
+async def test_a_heartbeat_keeps_a_slow_replica(memory_server: MemoryServer, tmp_path: Path) -> None:
+    async with context(memory_server, tmp_path, role="rollout") as ctx, asked(ctx) as answer:
         peer = Peer(ctx.bus, "a")
         request = await peer.next_request()
         await peer.say(request, ChunkKind.ACCEPTED)
@@ -167,10 +159,10 @@ async def _ticks(period_s: float) -> AsyncIterator[None]:
     ],
 )
 async def test_a_refusal_is_an_error_with_the_replicas_words(
-    nats_server: EmbeddedServer, tmp_path: Path, fault: RequestFault, kind: type[EngineError], fills: bool
+    memory_server: MemoryServer, tmp_path: Path, fault: RequestFault, kind: type[EngineError], fills: bool
 ) -> None:
     async with (
-        context(nats_server, tmp_path, role="rollout") as ctx,
+        context(memory_server, tmp_path, role="rollout") as ctx,
         GenerationClient.open(ctx) as client,
         asyncio.TaskGroup() as group,
     ):
@@ -188,9 +180,9 @@ async def test_a_refusal_is_an_error_with_the_replicas_words(
         assert getattr(caught.value, "fills_context", False) is fills
 
 
-async def test_a_cancelled_call_is_cancelled_at_the_replica(nats_server: EmbeddedServer, tmp_path: Path) -> None:
+async def test_a_cancelled_call_is_cancelled_at_the_replica(memory_server: MemoryServer, tmp_path: Path) -> None:
     async with (
-        context(nats_server, tmp_path, role="rollout") as ctx,
+        context(memory_server, tmp_path, role="rollout") as ctx,
         ctx.bus.core.subscribe(ctx.bus.topology.gen_cancel("solver")) as cancels,
     ):
         async with asked(ctx) as answer:
@@ -202,10 +194,10 @@ async def test_a_cancelled_call_is_cancelled_at_the_replica(nats_server: Embedde
 
 
 async def test_a_request_that_nobody_accepts_is_sent_again_after_its_ttl(
-    nats_server: EmbeddedServer, tmp_path: Path
+    memory_server: MemoryServer, tmp_path: Path
 ) -> None:
     config = with_bus(request_ttl_s=1.0)
-    async with context(nats_server, tmp_path, role="rollout", config=config) as ctx, asked(ctx) as answer:
+    async with context(memory_server, tmp_path, role="rollout", config=config) as ctx, asked(ctx) as answer:
         peer = Peer(ctx.bus, "a")
         lost = await peer.next_request()  # taken and dropped, as by a replica that dies before it accepts
         again = await peer.next_request()
@@ -215,8 +207,8 @@ async def test_a_request_that_nobody_accepts_is_sent_again_after_its_ttl(
         assert (await answer).tokens.tolist() == [10]
 
 
-async def test_a_budget_that_is_used_up_ends_the_completion(nats_server: EmbeddedServer, tmp_path: Path) -> None:
-    async with context(nats_server, tmp_path, role="rollout") as ctx, asked(ctx) as answer:
+async def test_a_budget_that_is_used_up_ends_the_completion(memory_server: MemoryServer, tmp_path: Path) -> None:
+    async with context(memory_server, tmp_path, role="rollout") as ctx, asked(ctx) as answer:
         peer = Peer(ctx.bus, "a")
         request = await peer.next_request()
         await peer.say(request, ChunkKind.ACCEPTED)
@@ -242,9 +234,9 @@ async def asked_directly(ctx: ActorContext) -> AsyncIterator[tuple[GenRequest, "
 
 
 async def test_a_follow_up_goes_to_the_replica_that_holds_its_prefix(
-    nats_server: EmbeddedServer, tmp_path: Path
+    memory_server: MemoryServer, tmp_path: Path
 ) -> None:
-    async with context(nats_server, tmp_path, role="rollout") as ctx, asked_directly(ctx) as (request, answer):
+    async with context(memory_server, tmp_path, role="rollout") as ctx, asked_directly(ctx) as (request, answer):
         peer = Peer(ctx.bus, "a")
         await peer.say(request, ChunkKind.ACCEPTED)
         await peer.tokens(request, 0, 10, end="stop")
@@ -255,9 +247,9 @@ async def test_a_follow_up_goes_to_the_replica_that_holds_its_prefix(
 
 @pytest.mark.parametrize("cause", ["full", "gone", "dies"])
 async def test_a_follow_up_whose_replica_cannot_take_it_is_queued(
-    nats_server: EmbeddedServer, tmp_path: Path, cause: str
+    memory_server: MemoryServer, tmp_path: Path, cause: str
 ) -> None:
-    async with context(nats_server, tmp_path, role="rollout") as ctx, asked_directly(ctx) as (request, answer):
+    async with context(memory_server, tmp_path, role="rollout") as ctx, asked_directly(ctx) as (request, answer):
         holder, other = Peer(ctx.bus, "a"), Peer(ctx.bus, "b")
         so_far = []
         if cause == "full":

@@ -10,6 +10,7 @@ import pytest
 
 from astraflow.actors.rollout.generation import GenerationClient
 from astraflow.bus import Bus, EmbeddedServer
+from astraflow.bus.memory import MemoryServer
 from astraflow.errors import EngineError
 from astraflow.messages import ChunkKind, GenCancel, GenRequest, Sampling, array_of
 from tests.actors.contexts import context
@@ -18,9 +19,9 @@ from tests.actors.test_policy import Asker, replica, slow
 from tests.support import AT_ONCE_S, LIMIT_S, eventually, kill
 
 
-async def test_two_calls_with_the_same_id_are_two_requests(nats_server: EmbeddedServer, tmp_path: Path) -> None:
+async def test_two_calls_with_the_same_id_are_two_requests(memory_server: MemoryServer, tmp_path: Path) -> None:
     async with (
-        context(nats_server, tmp_path, role="rollout") as ctx,
+        context(memory_server, tmp_path, role="rollout") as ctx,
         GenerationClient.open(ctx) as client,
         asyncio.TaskGroup() as group,
     ):
@@ -33,8 +34,8 @@ async def test_two_calls_with_the_same_id_are_two_requests(nats_server: Embedded
             assert [(await answer).tokens.tolist() for answer in answers] == [[10, 11], [10, 11]]
 
 
-async def test_a_lost_accepted_loses_nothing(nats_server: EmbeddedServer, tmp_path: Path) -> None:
-    async with context(nats_server, tmp_path, role="rollout") as ctx, asked(ctx) as answer:
+async def test_a_lost_accepted_loses_nothing(memory_server: MemoryServer, tmp_path: Path) -> None:
+    async with context(memory_server, tmp_path, role="rollout") as ctx, asked(ctx) as answer:
         peer = Peer(ctx.bus, "a")
         request = await peer.next_request()
         await peer.tokens(request, 0, 10)
@@ -45,9 +46,9 @@ async def test_a_lost_accepted_loses_nothing(nats_server: EmbeddedServer, tmp_pa
 
 
 async def test_a_request_that_was_taken_without_a_word_is_sent_again(
-    nats_server: EmbeddedServer, tmp_path: Path
+    memory_server: MemoryServer, tmp_path: Path
 ) -> None:
-    async with context(nats_server, tmp_path, role="rollout") as ctx, asked(ctx) as answer:
+    async with context(memory_server, tmp_path, role="rollout") as ctx, asked(ctx) as answer:
         peer = Peer(ctx.bus, "a")
         await peer.next_request()  # all that it says of it is lost
         async with asyncio.timeout(AT_ONCE_S):  # the TTL is 20 s
@@ -57,8 +58,8 @@ async def test_a_request_that_was_taken_without_a_word_is_sent_again(
             assert (await answer).tokens.tolist() == [10]
 
 
-async def test_a_chunk_that_comes_twice_changes_nothing(nats_server: EmbeddedServer, tmp_path: Path) -> None:
-    async with context(nats_server, tmp_path, role="rollout") as ctx, asked(ctx) as answer:
+async def test_a_chunk_that_comes_twice_changes_nothing(memory_server: MemoryServer, tmp_path: Path) -> None:
+    async with context(memory_server, tmp_path, role="rollout") as ctx, asked(ctx) as answer:
         peer = Peer(ctx.bus, "a")
         request = await peer.next_request()
         for position in (0, 0, 1, 0, 1):
@@ -69,8 +70,8 @@ async def test_a_chunk_that_comes_twice_changes_nothing(nats_server: EmbeddedSer
         assert (done.tokens.tolist(), done.attempts) == ([10, 11, 12], 1)
 
 
-async def test_an_end_without_tokens_is_an_end(nats_server: EmbeddedServer, tmp_path: Path) -> None:
-    async with context(nats_server, tmp_path, role="rollout") as ctx, asked(ctx) as answer:
+async def test_an_end_without_tokens_is_an_end(memory_server: MemoryServer, tmp_path: Path) -> None:
+    async with context(memory_server, tmp_path, role="rollout") as ctx, asked(ctx) as answer:
         peer = Peer(ctx.bus, "a")
         request = await peer.next_request()
         await peer.tokens(request, 0, 10)
@@ -81,10 +82,10 @@ async def test_an_end_without_tokens_is_an_end(nats_server: EmbeddedServer, tmp_
 
 
 async def test_a_replica_that_goes_on_with_a_forgotten_request_is_told_once(
-    nats_server: EmbeddedServer, tmp_path: Path
+    memory_server: MemoryServer, tmp_path: Path
 ) -> None:
     async with (
-        context(nats_server, tmp_path, role="rollout") as ctx,
+        context(memory_server, tmp_path, role="rollout") as ctx,
         ctx.bus.core.subscribe(ctx.bus.topology.gen_cancel("solver")) as cancels,
         GenerationClient.open(ctx) as client,
         asyncio.TaskGroup() as group,
@@ -153,9 +154,9 @@ async def test_a_loop_of_our_own_that_was_blocked_is_no_replicas_silence(
 
 
 async def test_a_request_that_silences_one_replica_after_the_other_is_given_up(
-    nats_server: EmbeddedServer, tmp_path: Path
+    memory_server: MemoryServer, tmp_path: Path
 ) -> None:
-    async with context(nats_server, tmp_path, role="rollout") as ctx, GenerationClient.open(ctx) as client:
+    async with context(memory_server, tmp_path, role="rollout") as ctx, GenerationClient.open(ctx) as client:
         async with asyncio.TaskGroup() as group:
 
             async def die() -> None:
@@ -179,9 +180,9 @@ async def _queued(bus: Bus) -> bool:
 
 
 async def test_a_second_delivery_of_a_running_request_changes_nothing(
-    nats_server: EmbeddedServer, tmp_path: Path
+    memory_server: MemoryServer, tmp_path: Path
 ) -> None:
-    async with replica(nats_server, tmp_path, slow(0.05)) as (ctx, _), Asker.open(ctx.bus) as asker:
+    async with replica(memory_server, tmp_path, slow(0.05)) as (ctx, _), Asker.open(ctx.bus) as asker:
         await asker.ask("a")
         await eventually(lambda: asker.tokens("a"))
         await asker.ask("a", msg_id="redelivered")
@@ -199,17 +200,17 @@ async def _empty(bus: Bus) -> bool:
 
 
 async def test_a_request_that_comes_again_and_again_is_a_dead_letter_beside_others(
-    nats_server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    memory_server: MemoryServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("astraflow.actors.policy.actor.VERSION_WITHIN_S", 0.1)
-    async with context(nats_server, tmp_path, role="rollout") as ctx, Asker.open(ctx.bus) as asker:
+    async with context(memory_server, tmp_path, role="rollout") as ctx, Asker.open(ctx.bus) as asker:
         topology = ctx.bus.topology
         await asker.ask("poison", min_version=99)
         async with ctx.bus.queues.open(topology.gen_requests, topology.gen_consumer("solver")) as queue:
             for _ in range(1000):
                 (delivery,) = await queue.fetch(1)
                 await delivery.nak()
-        async with replica(nats_server, tmp_path, slow(0.01, slots=1)):
+        async with replica(memory_server, tmp_path, slow(0.01, slots=1)):
             await asker.ask("good")
             await eventually(lambda: asker.finished("good"), within_s=20)
             await eventually(lambda: _empty(ctx.bus), within_s=20)
@@ -218,9 +219,9 @@ async def test_a_request_that_comes_again_and_again_is_a_dead_letter_beside_othe
 
 
 async def test_a_request_that_is_cancelled_before_it_starts_frees_its_slot(
-    nats_server: EmbeddedServer, tmp_path: Path
+    memory_server: MemoryServer, tmp_path: Path
 ) -> None:
-    async with replica(nats_server, tmp_path, slow(0.01, slots=1)) as (ctx, _), Asker.open(ctx.bus) as asker:
+    async with replica(memory_server, tmp_path, slow(0.01, slots=1)) as (ctx, _), Asker.open(ctx.bus) as asker:
         await asker.ask("early", min_version=1)
         await eventually(lambda: not ctx.member().waits_for)
         await ctx.bus.core.publish(ctx.bus.topology.gen_cancel("solver"), GenCancel(request_id="early"))
@@ -230,16 +231,16 @@ async def test_a_request_that_is_cancelled_before_it_starts_frees_its_slot(
 
 
 async def test_what_the_bus_of_a_replica_counted_is_in_its_member_record(
-    nats_server: EmbeddedServer, tmp_path: Path
+    memory_server: MemoryServer, tmp_path: Path
 ) -> None:
-    async with replica(nats_server, tmp_path) as (ctx, _), Asker.open(ctx.bus) as asker:
+    async with replica(memory_server, tmp_path) as (ctx, _), Asker.open(ctx.bus) as asker:
         for _ in range(2):
             await asker.ask("a", msg_id="the same")
         await eventually(lambda: ctx.member().gauges.get("bus.duplicates") == 1)
 
 
-async def test_chunks_of_requests_that_cannot_be_ours_are_ignored(nats_server: EmbeddedServer, tmp_path: Path) -> None:
-    async with context(nats_server, tmp_path, role="rollout") as ctx, asked(ctx) as answer:
+async def test_chunks_of_requests_that_cannot_be_ours_are_ignored(memory_server: MemoryServer, tmp_path: Path) -> None:
+    async with context(memory_server, tmp_path, role="rollout") as ctx, asked(ctx) as answer:
         peer = Peer(ctx.bus, "a")
         request = await peer.next_request()
         for id in ("", "x", "x|", "x|*", "x|a b", "x|>", "x|solver.x", "\x1b|\n", "|" * 999):

@@ -13,10 +13,11 @@ from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.lease import HeldLease, lease
 from astraflow.actors.base.process_identity import own_process, process_of
 from astraflow.bus import EmbeddedServer, wiring
+from astraflow.bus.memory import MemoryServer
 from astraflow.clock import boottime
 from astraflow.errors import FencedError, UnreadableValueError
 from astraflow.messages import Event, Lease, MemberState
-from tests.actors.contexts import context, with_bus
+from tests.actors.contexts import Server, context, with_bus
 from tests.bus.raw import store_raw
 from tests.support import eventually, kill
 
@@ -25,7 +26,7 @@ LEASE_S = 1.0
 
 @asynccontextmanager
 async def contenders(
-    server: EmbeddedServer, folder: Path, *, lease_s: float = LEASE_S
+    server: Server, folder: Path, *, lease_s: float = LEASE_S
 ) -> AsyncIterator[tuple[ActorContext, ActorContext]]:
     """Two actors that want the same lease."""
     config = with_bus(lease_s=lease_s)
@@ -64,8 +65,8 @@ async def overwrite(ctx: ActorContext, **fields: object) -> None:
     await ctx.bus.kv.put(wiring.LEASE.key("x"), msgspec.structs.replace(record, **fields))
 
 
-async def test_a_standby_waits_as_long_as_the_lease_is_renewed(nats_server: EmbeddedServer, tmp_path: Path) -> None:
-    async with contenders(nats_server, tmp_path) as (one, two), asyncio.TaskGroup() as group:
+async def test_a_standby_waits_as_long_as_the_lease_is_renewed(memory_server: MemoryServer, tmp_path: Path) -> None:
+    async with contenders(memory_server, tmp_path) as (one, two), asyncio.TaskGroup() as group:
         leader, standby = Contender(one), Contender(two)
         group.create_task(leader.run())
         await eventually(lambda: leader.held)
@@ -83,8 +84,8 @@ async def test_a_standby_waits_as_long_as_the_lease_is_renewed(nats_server: Embe
         standby.leave.set()
 
 
-async def test_a_standby_follows_a_release_without_waiting(nats_server: EmbeddedServer, tmp_path: Path) -> None:
-    async with contenders(nats_server, tmp_path, lease_s=600.0) as (one, two), asyncio.TaskGroup() as group:
+async def test_a_standby_follows_a_release_without_waiting(memory_server: MemoryServer, tmp_path: Path) -> None:
+    async with contenders(memory_server, tmp_path, lease_s=600.0) as (one, two), asyncio.TaskGroup() as group:
         leader, standby = Contender(one), Contender(two)
         group.create_task(leader.run())
         await eventually(lambda: leader.held)
@@ -98,9 +99,9 @@ async def test_a_standby_follows_a_release_without_waiting(nats_server: Embedded
 
 
 async def test_a_release_holds_also_when_a_renewal_was_cut_off_in_flight(
-    nats_server: EmbeddedServer, tmp_path: Path
+    memory_server: MemoryServer, tmp_path: Path
 ) -> None:
-    async with contenders(nats_server, tmp_path, lease_s=600.0) as (one, _):
+    async with contenders(memory_server, tmp_path, lease_s=600.0) as (one, _):
         for turns in range(150):
             async with lease(one, "x") as held:
                 assert held is not None
@@ -113,9 +114,9 @@ async def test_a_release_holds_also_when_a_renewal_was_cut_off_in_flight(
 
 
 async def test_a_silent_holder_is_replaced_after_the_lease_and_the_event_says_why(
-    nats_server: EmbeddedServer, tmp_path: Path
+    memory_server: MemoryServer, tmp_path: Path
 ) -> None:
-    async with contenders(nats_server, tmp_path) as (one, two), asyncio.TaskGroup() as group:
+    async with contenders(memory_server, tmp_path) as (one, two), asyncio.TaskGroup() as group:
         silent = Lease(holder="h", epoch=7, actor="dataflow-c-0", process=own_process(), lease_s=LEASE_S)
         seen = boottime()
         await one.bus.kv.put(wiring.LEASE.key("x"), silent, expected_revision=0)
@@ -152,7 +153,7 @@ async def test_a_holder_whose_process_has_ended_is_replaced_without_waiting(
 
 
 async def test_a_holder_that_lost_the_lease_is_cancelled_and_fenced(
-    nats_server: EmbeddedServer, tmp_path: Path
+    memory_server: MemoryServer, tmp_path: Path
 ) -> None:
     ends: list[str] = []
 
@@ -165,7 +166,7 @@ async def test_a_holder_that_lost_the_lease_is_cancelled_and_fenced(
                 ends.append("cancelled")
                 raise
 
-    async with contenders(nats_server, tmp_path) as (one, _):
+    async with contenders(memory_server, tmp_path) as (one, _):
         with pytest.raises(FencedError, match=r"lease\.x \(epoch 1\) was lost to dataflow-b-0 \(epoch 2\)"):
             await work()
         assert ends == ["cancelled"]
@@ -232,9 +233,9 @@ async def test_a_lease_outlives_a_restart_of_the_server_that_is_longer_than_it(
 
 
 async def test_an_actor_that_is_stopped_while_it_waits_holds_nothing(
-    nats_server: EmbeddedServer, tmp_path: Path
+    memory_server: MemoryServer, tmp_path: Path
 ) -> None:
-    async with contenders(nats_server, tmp_path) as (one, two), lease(one, "x"):
+    async with contenders(memory_server, tmp_path) as (one, two), lease(one, "x"):
         async with asyncio.TaskGroup() as group:
             standby = Contender(two)
             standby.leave.set()
@@ -246,7 +247,7 @@ async def test_an_actor_that_is_stopped_while_it_waits_holds_nothing(
 
 
 async def test_many_contenders_hold_it_one_after_the_other_with_rising_epochs(
-    nats_server: EmbeddedServer, tmp_path: Path
+    memory_server: MemoryServer, tmp_path: Path
 ) -> None:
     holders: list[int] = []
     inside = 0
@@ -265,7 +266,7 @@ async def test_many_contenders_hold_it_one_after_the_other_with_rising_epochs(
     async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
         for number in range(4):
             ctx = await stack.enter_async_context(
-                context(nats_server, tmp_path, role="dataflow", name=f"dataflow-a-{number}")
+                context(memory_server, tmp_path, role="dataflow", name=f"dataflow-a-{number}")
             )
             group.create_task(hold(ctx))
     assert holders == list(range(1, 13))

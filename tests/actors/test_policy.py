@@ -12,12 +12,13 @@ import pytest
 
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.policy import actor as policy
-from astraflow.bus import Bus, EmbeddedServer, wiring
+from astraflow.bus import Bus, wiring
+from astraflow.bus.memory import MemoryServer
 from astraflow.config import EngineSection, RunConfig
 from astraflow.messages import ChunkKind, GenChunk, GenRequest, MemberState, RequestFault, Sampling, array_of
 from astraflow.models.toy import toy_model
 from astraflow.weights.transfer.publisher import WeightPublisher
-from tests.actors.contexts import CONFIG, context
+from tests.actors.contexts import CONFIG, Server, context
 from tests.support import eventually
 
 REPLY = "af.test.reply.tester.0"
@@ -36,9 +37,7 @@ async def publish(publisher: WeightPublisher, version: int) -> None:
 
 
 @asynccontextmanager
-async def replica(
-    server: EmbeddedServer, folder: Path, config=CONFIG
-) -> AsyncIterator[tuple[ActorContext, WeightPublisher]]:
+async def replica(server: Server, folder: Path, config=CONFIG) -> AsyncIterator[tuple[ActorContext, WeightPublisher]]:
     """A replica that serves version 0."""
     async with (
         context(server, folder, role="trainer", config=config) as trainer,
@@ -109,8 +108,8 @@ class Asker:
         )
 
 
-async def test_a_request_is_accepted_and_streamed_without_gaps(nats_server: EmbeddedServer, tmp_path: Path) -> None:
-    async with replica(nats_server, tmp_path) as (ctx, _), Asker.open(ctx.bus) as asker:
+async def test_a_request_is_accepted_and_streamed_without_gaps(memory_server: MemoryServer, tmp_path: Path) -> None:
+    async with replica(memory_server, tmp_path) as (ctx, _), Asker.open(ctx.bus) as asker:
         await asker.ask("a")
         await eventually(lambda: asker.finished("a"))
         assert asker.kinds("a")[0] is ChunkKind.ACCEPTED
@@ -121,8 +120,8 @@ async def test_a_request_is_accepted_and_streamed_without_gaps(nats_server: Embe
         assert asker.finished("a") == "length"
 
 
-async def test_a_request_for_a_newer_version_waits_for_it(nats_server: EmbeddedServer, tmp_path: Path) -> None:
-    async with replica(nats_server, tmp_path) as (ctx, publisher), Asker.open(ctx.bus) as asker:
+async def test_a_request_for_a_newer_version_waits_for_it(memory_server: MemoryServer, tmp_path: Path) -> None:
+    async with replica(memory_server, tmp_path) as (ctx, publisher), Asker.open(ctx.bus) as asker:
         await asker.ask("new", min_version=1)
         await asker.ask("old")
         await eventually(lambda: asker.finished("old"))
@@ -132,9 +131,9 @@ async def test_a_request_for_a_newer_version_waits_for_it(nats_server: EmbeddedS
         assert {span.version for c in asker.chunks if c.request_id == "new" for span in c.versions} == {1}
 
 
-async def test_weights_change_under_a_running_request(nats_server: EmbeddedServer, tmp_path: Path) -> None:
+async def test_weights_change_under_a_running_request(memory_server: MemoryServer, tmp_path: Path) -> None:
     config = slow(0.05)
-    async with replica(nats_server, tmp_path, config) as (ctx, publisher), Asker.open(ctx.bus) as asker:
+    async with replica(memory_server, tmp_path, config) as (ctx, publisher), Asker.open(ctx.bus) as asker:
         await asker.ask("a")
         await eventually(lambda: asker.tokens("a"))
         await publish(publisher, 1)
@@ -146,9 +145,9 @@ async def test_weights_change_under_a_running_request(nats_server: EmbeddedServe
         assert spans[-1].end == 20
 
 
-async def test_a_draining_replica_hands_over_at_once(nats_server: EmbeddedServer, tmp_path: Path) -> None:
+async def test_a_draining_replica_hands_over_at_once(memory_server: MemoryServer, tmp_path: Path) -> None:
     config = slow(0.2, slots=1)
-    async with replica(nats_server, tmp_path, config) as (ctx, _), Asker.open(ctx.bus) as asker:
+    async with replica(memory_server, tmp_path, config) as (ctx, _), Asker.open(ctx.bus) as asker:
         await asker.ask("running")
         await eventually(lambda: asker.kinds("running"))
         await asker.ask("queued")
@@ -158,8 +157,8 @@ async def test_a_draining_replica_hands_over_at_once(nats_server: EmbeddedServer
         assert (await ctx.bus.queues.depths())["gen.solver"] == 1
 
 
-async def test_what_an_engine_refuses_is_refused_with_a_reason(nats_server: EmbeddedServer, tmp_path: Path) -> None:
-    async with replica(nats_server, tmp_path) as (ctx, _), Asker.open(ctx.bus) as asker:
+async def test_what_an_engine_refuses_is_refused_with_a_reason(memory_server: MemoryServer, tmp_path: Path) -> None:
+    async with replica(memory_server, tmp_path) as (ctx, _), Asker.open(ctx.bus) as asker:
         await asker.ask("foreign", prompt_tokens=array_of([1, 100_000], "i4"))
         await eventually(lambda: ChunkKind.REFUSED in asker.kinds("foreign"))
         refusal = next(chunk for chunk in asker.chunks if chunk.kind is ChunkKind.REFUSED)
@@ -178,9 +177,9 @@ def short(length: int) -> RunConfig:
 
 @pytest.mark.parametrize(("prompt", "wanted", "sampled"), [(3, 20, 7), (9, 20, 1), (3, 7, 7), (3, 100_000, 7)])
 async def test_a_completion_gets_what_the_context_has_left(
-    nats_server: EmbeddedServer, tmp_path: Path, prompt: int, wanted: int, sampled: int
+    memory_server: MemoryServer, tmp_path: Path, prompt: int, wanted: int, sampled: int
 ) -> None:
-    async with replica(nats_server, tmp_path, short(10)) as (ctx, _), Asker.open(ctx.bus) as asker:
+    async with replica(memory_server, tmp_path, short(10)) as (ctx, _), Asker.open(ctx.bus) as asker:
         sampling = Sampling(max_new_tokens=wanted, ignore_eos=True)
         await asker.ask("a", prompt_tokens=array_of([1] * prompt, "i4"), sampling=sampling)
         await eventually(lambda: asker.finished("a"))
@@ -188,9 +187,9 @@ async def test_a_completion_gets_what_the_context_has_left(
 
 
 async def test_a_prompt_that_leaves_no_room_is_refused_and_what_had_filled_the_context_ends(
-    nats_server: EmbeddedServer, tmp_path: Path
+    memory_server: MemoryServer, tmp_path: Path
 ) -> None:
-    async with replica(nats_server, tmp_path, short(10)) as (ctx, _), Asker.open(ctx.bus) as asker:
+    async with replica(memory_server, tmp_path, short(10)) as (ctx, _), Asker.open(ctx.bus) as asker:
         await asker.ask("full", prompt_tokens=array_of([1] * 10, "i4"))
         await eventually(lambda: ChunkKind.REFUSED in asker.kinds("full"))
         refusal = next(chunk for chunk in asker.chunks if chunk.kind is ChunkKind.REFUSED)
@@ -200,8 +199,8 @@ async def test_a_prompt_that_leaves_no_room_is_refused_and_what_had_filled_the_c
         assert (asker.tokens("end lost"), asker.finished("end lost")) == ([], "length")
 
 
-async def test_an_expired_request_is_not_worked_on(nats_server: EmbeddedServer, tmp_path: Path) -> None:
-    async with replica(nats_server, tmp_path, slow(0.1, slots=1)) as (ctx, _), Asker.open(ctx.bus) as asker:
+async def test_an_expired_request_is_not_worked_on(memory_server: MemoryServer, tmp_path: Path) -> None:
+    async with replica(memory_server, tmp_path, slow(0.1, slots=1)) as (ctx, _), Asker.open(ctx.bus) as asker:
         await asker.ask("running")
         await eventually(lambda: asker.kinds("running"))
         await asker.ask("expired", ttl_s=1)
@@ -211,9 +210,9 @@ async def test_an_expired_request_is_not_worked_on(nats_server: EmbeddedServer, 
 
 
 async def test_a_replica_that_is_too_far_behind_takes_no_requests_until_it_has_caught_up(
-    nats_server: EmbeddedServer, tmp_path: Path
+    memory_server: MemoryServer, tmp_path: Path
 ) -> None:
-    async with replica(nats_server, tmp_path) as (ctx, _), Asker.open(ctx.bus) as asker:
+    async with replica(memory_server, tmp_path) as (ctx, _), Asker.open(ctx.bus) as asker:
         entry = await ctx.bus.kv.get(wiring.HEAD.key("solver"))
         assert entry is not None
         far = msgspec.structs.replace(entry.message, version=2, manifest_sequence=10_000)  # a version that can't be had
@@ -233,8 +232,8 @@ async def queued(ctx: ActorContext) -> int:
     return (await ctx.bus.queues.depths())["gen.solver"]
 
 
-async def test_a_follow_up_is_taken_directly_while_there_is_room(nats_server: EmbeddedServer, tmp_path: Path) -> None:
-    async with replica(nats_server, tmp_path, slow(0.05, slots=1)) as (ctx, _), Asker.open(ctx.bus) as asker:
+async def test_a_follow_up_is_taken_directly_while_there_is_room(memory_server: MemoryServer, tmp_path: Path) -> None:
+    async with replica(memory_server, tmp_path, slow(0.05, slots=1)) as (ctx, _), Asker.open(ctx.bus) as asker:
         await asker.ask_directly("first", ctx.incarnation)
         await asker.ask_directly("first", ctx.incarnation)  # it came twice
         await asker.ask_directly("second", ctx.incarnation)  # there is no slot
@@ -248,8 +247,8 @@ async def test_a_follow_up_is_taken_directly_while_there_is_room(nats_server: Em
         await eventually(lambda: asker.finished("queued"))
 
 
-async def test_a_replica_that_drains_hands_a_follow_up_over(nats_server: EmbeddedServer, tmp_path: Path) -> None:
-    async with replica(nats_server, tmp_path, slow(0.05)) as (ctx, _), Asker.open(ctx.bus) as asker:
+async def test_a_replica_that_drains_hands_a_follow_up_over(memory_server: MemoryServer, tmp_path: Path) -> None:
+    async with replica(memory_server, tmp_path, slow(0.05)) as (ctx, _), Asker.open(ctx.bus) as asker:
         await asker.ask_directly("long", ctx.incarnation)
         await eventually(lambda: asker.kinds("long"))
         ctx.stop("drain")

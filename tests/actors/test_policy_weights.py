@@ -8,7 +8,8 @@ import pytest
 
 from astraflow.actors.policy import actor as policy
 from astraflow.actors.rollout import actor as rollout
-from astraflow.bus import Bus, EmbeddedServer, wiring
+from astraflow.bus import Bus, wiring
+from astraflow.bus.memory import MemoryServer
 from astraflow.errors import WeightsError
 from astraflow.messages import Event, Head, MemberState
 from astraflow.weights.codec.differences import as_integers
@@ -36,9 +37,9 @@ async def put_unreadable_head(bus: Bus, version: int) -> None:
 
 @pytest.mark.parametrize("role", [policy, rollout])
 async def test_an_actor_is_stopped_while_it_waits_for_the_first_weights(
-    nats_server: EmbeddedServer, tmp_path: Path, role: object
+    memory_server: MemoryServer, tmp_path: Path, role: object
 ) -> None:
-    async with context(nats_server, tmp_path, role="any") as ctx, asyncio.TaskGroup() as group:
+    async with context(memory_server, tmp_path, role="any") as ctx, asyncio.TaskGroup() as group:
         actor = group.create_task(role.run(ctx))  # type: ignore[attr-defined]
         await eventually(lambda: ctx.member().waits_for)
         ctx.stop("drain")
@@ -47,11 +48,11 @@ async def test_an_actor_is_stopped_while_it_waits_for_the_first_weights(
 
 
 async def test_first_weights_that_cannot_be_read_are_told_once_and_the_next_are_served(
-    nats_server: EmbeddedServer, tmp_path: Path
+    memory_server: MemoryServer, tmp_path: Path
 ) -> None:
     async with (
-        context(nats_server, tmp_path, role="trainer") as trainer,
-        context(nats_server, tmp_path, role="policy") as ctx,
+        context(memory_server, tmp_path, role="trainer") as trainer,
+        context(memory_server, tmp_path, role="policy") as ctx,
         asyncio.TaskGroup() as group,
     ):
         await put_unreadable_head(trainer.bus, 0)
@@ -67,9 +68,9 @@ async def test_first_weights_that_cannot_be_read_are_told_once_and_the_next_are_
 
 
 async def test_a_refused_version_is_tried_twice_and_the_next_full_is_served(
-    nats_server: EmbeddedServer, tmp_path: Path
+    memory_server: MemoryServer, tmp_path: Path
 ) -> None:
-    async with replica(nats_server, tmp_path) as (ctx, _), Asker.open(ctx.bus) as asker:
+    async with replica(memory_server, tmp_path) as (ctx, _), Asker.open(ctx.bus) as asker:
 
         async def refused_twice() -> bool:
             return len(await events(ctx.bus, "version-refused")) == 2
@@ -84,8 +85,8 @@ async def test_a_refused_version_is_tried_twice_and_the_next_full_is_served(
         assert {span.version for chunk in asker.chunks for span in chunk.versions} == {2}
 
 
-async def test_a_damaged_copy_in_memory_is_replaced_by_a_full(nats_server: EmbeddedServer, tmp_path: Path) -> None:
-    async with context(nats_server, tmp_path, role="trainer") as ctx:
+async def test_a_damaged_copy_in_memory_is_replaced_by_a_full(memory_server: MemoryServer, tmp_path: Path) -> None:
+    async with context(memory_server, tmp_path, role="trainer") as ctx:
         publisher, follower = WeightPublisher(ctx, full_every=50), WeightFollower(ctx.bus, "solver")
         await weights.publish(publisher, 0, 1)
         await follower.advance(await weights.head_of(ctx.bus))
@@ -103,9 +104,9 @@ async def test_a_damaged_copy_in_memory_is_replaced_by_a_full(nats_server: Embed
 
 
 async def test_a_full_whose_delta_is_damaged_leaves_the_old_version(
-    nats_server: EmbeddedServer, tmp_path: Path
+    memory_server: MemoryServer, tmp_path: Path
 ) -> None:
-    async with context(nats_server, tmp_path, role="trainer") as ctx:
+    async with context(memory_server, tmp_path, role="trainer") as ctx:
         publisher, follower = WeightPublisher(ctx, full_every=3), WeightFollower(ctx.bus, "solver")
         await weights.publish(publisher, 0, 0)
         await follower.advance(await weights.head_of(ctx.bus))

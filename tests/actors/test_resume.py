@@ -9,7 +9,8 @@ from astraflow.actors.base.context import ActorContext
 from astraflow.actors.policy import actor as policy
 from astraflow.actors.trainer.actor import run
 from astraflow.actors.trainer.resume import Resumed, progress_key, publish_frozen, resume
-from astraflow.bus import EmbeddedServer, wiring
+from astraflow.bus import wiring
+from astraflow.bus.memory import MemoryServer
 from astraflow.config import TrainerSection
 from astraflow.errors import FencedError
 from astraflow.messages import MemberState, Progress
@@ -51,9 +52,9 @@ async def publish(ctx: ActorContext, trainer: Resumed, *, batch: int) -> WeightP
 
 
 async def test_a_checkpoint_is_resumed_unless_a_newer_one_is_on_another_disk(
-    nats_server: EmbeddedServer, tmp_path: Path
+    memory_server: MemoryServer, tmp_path: Path
 ) -> None:
-    async with context(nats_server, tmp_path, role="trainer") as ctx:
+    async with context(memory_server, tmp_path, role="trainer") as ctx:
         first = await resumed(ctx, epoch=1)
         assert (first.state.batch, first.state.version) == (0, 0)
         first.checkpoints.save(first.learner, state(3))
@@ -67,9 +68,9 @@ async def test_a_checkpoint_is_resumed_unless_a_newer_one_is_on_another_disk(
 
 
 async def test_from_a_later_start_on_an_older_trainer_moves_no_head_and_saves_no_checkpoint(
-    nats_server: EmbeddedServer, tmp_path: Path
+    memory_server: MemoryServer, tmp_path: Path
 ) -> None:
-    async with context(nats_server, tmp_path, role="trainer") as ctx:
+    async with context(memory_server, tmp_path, role="trainer") as ctx:
         old = await resumed(ctx, epoch=1)
         publisher = await publish(ctx, old, batch=1)
 
@@ -84,8 +85,8 @@ async def test_from_a_later_start_on_an_older_trainer_moves_no_head_and_saves_no
             await resumed(ctx, epoch=1)
 
 
-async def test_a_trainer_that_follows_a_finished_one_does_nothing(nats_server: EmbeddedServer, tmp_path: Path) -> None:
-    async with context(nats_server, tmp_path, role="trainer") as ctx:
+async def test_a_trainer_that_follows_a_finished_one_does_nothing(memory_server: MemoryServer, tmp_path: Path) -> None:
+    async with context(memory_server, tmp_path, role="trainer") as ctx:
         trainer = CONFIG.policies["solver"].trainer
         assert trainer is not None
         done = Progress(policy="solver", consumed=3, step=trainer.steps, version=3, epoch=1, finished=True)
@@ -99,8 +100,8 @@ async def test_a_trainer_that_follows_a_finished_one_does_nothing(nats_server: E
         assert await ctx.bus.kv.get(wiring.HEAD.key("solver")) is None
 
 
-async def test_two_trainers_of_a_frozen_policy_publish_it_once(nats_server: EmbeddedServer, tmp_path: Path) -> None:
-    async with context(nats_server, tmp_path, role="trainer") as ctx:
+async def test_two_trainers_of_a_frozen_policy_publish_it_once(memory_server: MemoryServer, tmp_path: Path) -> None:
+    async with context(memory_server, tmp_path, role="trainer") as ctx:
         await publish_frozen(ctx, epoch=1)
         first = await ctx.bus.logs.state(ctx.bus.topology.weights("solver"))
         await publish_frozen(ctx, epoch=2)
@@ -108,11 +109,11 @@ async def test_two_trainers_of_a_frozen_policy_publish_it_once(nats_server: Embe
 
 
 async def test_a_frozen_policy_whose_weights_were_damaged_says_what_to_do_and_the_next_start_repairs_it(
-    nats_server: EmbeddedServer, tmp_path: Path
+    memory_server: MemoryServer, tmp_path: Path
 ) -> None:
     async with (
-        context(nats_server, tmp_path, role="trainer") as ctx,
-        context(nats_server, tmp_path, role="policy") as replica,
+        context(memory_server, tmp_path, role="trainer") as ctx,
+        context(memory_server, tmp_path, role="policy") as replica,
         asyncio.TaskGroup() as group,
     ):
         await publish_frozen(ctx, epoch=1)
@@ -129,9 +130,9 @@ async def test_a_frozen_policy_whose_weights_were_damaged_says_what_to_do_and_th
 
 
 async def test_a_finished_trainer_whose_weights_were_damaged_publishes_them_anew_when_it_is_started_again(
-    nats_server: EmbeddedServer, tmp_path: Path
+    memory_server: MemoryServer, tmp_path: Path
 ) -> None:
-    async with context(nats_server, tmp_path, role="trainer") as ctx:
+    async with context(memory_server, tmp_path, role="trainer") as ctx:
         trainer = CONFIG.policies["solver"].trainer
         assert trainer is not None
         started = await resumed(ctx, epoch=1)
@@ -157,9 +158,9 @@ async def test_a_finished_trainer_whose_weights_were_damaged_publishes_them_anew
 @pytest.mark.parametrize("file", ["trainer.json", "toy.json"])
 @pytest.mark.parametrize("data", [None, b"", b"{", b"\xff"])
 async def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_is_used(
-    nats_server: EmbeddedServer, tmp_path: Path, file: str, data: bytes | None
+    memory_server: MemoryServer, tmp_path: Path, file: str, data: bytes | None
 ) -> None:
-    async with context(nats_server, tmp_path, role="trainer") as ctx:
+    async with context(memory_server, tmp_path, role="trainer") as ctx:
         first = await resumed(ctx, epoch=1)
         first.checkpoints.save(first.learner, state(3))
         newest = first.checkpoints.save(first.learner, state(4))

@@ -19,6 +19,7 @@ from astraflow.actors.rollout.call import Call, Completion
 from astraflow.actors.rollout.play import Player
 from astraflow.bus import Delivery, EmbeddedServer, Limits, NatsBus, Topology
 from astraflow.bus.counters import bus_gauges
+from astraflow.bus.memory import MemoryServer
 from astraflow.config import NodeSection
 from astraflow.envs.base import Outcome, PolicyHandle
 from astraflow.errors import BudgetError
@@ -139,9 +140,9 @@ async def settled(ctx: ActorContext) -> bool:
     ],
 )
 async def test_whatever_an_environment_does_is_one_episode(
-    nats_server: EmbeddedServer, tmp_path: Path, end: Callable[[], Any], reason: Reason, error: str
+    memory_server: MemoryServer, tmp_path: Path, end: Callable[[], Any], reason: Reason, error: str
 ) -> None:
-    async with context(nats_server, tmp_path, role="rollout") as ctx, pool_of(ctx, Env(end)):
+    async with context(memory_server, tmp_path, role="rollout") as ctx, pool_of(ctx, Env(end)):
         await publish(ctx, task())
         await eventually(lambda: settled(ctx))
         (episode,) = await episodes(ctx)
@@ -169,10 +170,10 @@ async def test_an_episode_that_is_too_big_for_the_bus_is_a_failed_one(
             assert "can't be sent" in episode.error
 
 
-async def test_only_the_tasks_own_deadline_is_a_timeout(nats_server: EmbeddedServer, tmp_path: Path) -> None:
+async def test_only_the_tasks_own_deadline_is_a_timeout(memory_server: MemoryServer, tmp_path: Path) -> None:
     env = Env(outcome())
     env.going.clear()
-    async with context(nats_server, tmp_path, role="rollout") as ctx, pool_of(ctx, env):
+    async with context(memory_server, tmp_path, role="rollout") as ctx, pool_of(ctx, env):
         await publish(ctx, task(deadline_s=0.2))
         await eventually(lambda: settled(ctx))
         (episode,) = await episodes(ctx)
@@ -183,10 +184,10 @@ async def test_only_the_tasks_own_deadline_is_a_timeout(nats_server: EmbeddedSer
         assert [len(item.turns) for item in episode.trajectories] == [1]
 
 
-async def test_an_attempt_that_is_in_work_is_not_played_again(nats_server: EmbeddedServer, tmp_path: Path) -> None:
+async def test_an_attempt_that_is_in_work_is_not_played_again(memory_server: MemoryServer, tmp_path: Path) -> None:
     env = Env(outcome())
     env.going.clear()
-    async with context(nats_server, tmp_path, role="rollout") as ctx, pool_of(ctx, env) as pool:
+    async with context(memory_server, tmp_path, role="rollout") as ctx, pool_of(ctx, env) as pool:
         await publish(ctx, task())
         await eventually(lambda: env.played)
         await publish(ctx, task(), prefix="again/")
@@ -200,12 +201,12 @@ async def test_an_attempt_that_is_in_work_is_not_played_again(nats_server: Embed
 
 
 async def test_a_pool_takes_no_more_than_its_slots_and_one_per_queue(
-    nats_server: EmbeddedServer, tmp_path: Path
+    memory_server: MemoryServer, tmp_path: Path
 ) -> None:
     config = msgspec.structs.replace(CONFIG, node=NodeSection(episodes_per_rollout=8))
     env = Env(outcome())
     env.going.clear()
-    async with context(nats_server, tmp_path, role="rollout", config=config) as ctx:
+    async with context(memory_server, tmp_path, role="rollout", config=config) as ctx:
         for number in range(20):
             await publish(ctx, task(number))
             await publish(ctx, task(100 + number), evaluation=True)
@@ -220,9 +221,9 @@ async def test_a_pool_takes_no_more_than_its_slots_and_one_per_queue(
 
 
 async def test_a_task_that_was_redelivered_a_thousand_times_ends_as_poison_beside_others(
-    nats_server: EmbeddedServer, tmp_path: Path
+    memory_server: MemoryServer, tmp_path: Path
 ) -> None:
-    async with context(nats_server, tmp_path, role="rollout") as ctx:
+    async with context(memory_server, tmp_path, role="rollout") as ctx:
         topology, env = ctx.bus.topology, Env(outcome())
         await publish(ctx, task())
         async with ctx.bus.queues.open(topology.tasks, topology.task_consumer("game")) as queue:
@@ -242,7 +243,7 @@ async def test_a_task_that_was_redelivered_a_thousand_times_ends_as_poison_besid
 
 
 async def test_evaluation_has_its_share_of_a_busy_pool_and_all_of_an_idle_one(
-    nats_server: EmbeddedServer, tmp_path: Path
+    memory_server: MemoryServer, tmp_path: Path
 ) -> None:
     config = msgspec.structs.replace(CONFIG, node=NodeSection(episodes_per_rollout=8, eval_share=0.25))
     leave = asyncio.Semaphore(0)
@@ -254,7 +255,7 @@ async def test_evaluation_has_its_share_of_a_busy_pool_and_all_of_an_idle_one(
             return Outcome(rewards={})
 
     env = Held(outcome())
-    async with context(nats_server, tmp_path, role="rollout", config=config) as ctx, pool_of(ctx, env) as pool:
+    async with context(memory_server, tmp_path, role="rollout", config=config) as ctx, pool_of(ctx, env) as pool:
         await publish(ctx, *[task(number, eval_set="held") for number in range(3)], evaluation=True)
         await eventually(lambda: env.played == 3)  # above its share: no training task waits
         await publish(ctx, *[task(100 + number) for number in range(40)])
@@ -282,7 +283,7 @@ class _Stop(Exception):
 
 
 async def test_what_is_taken_and_not_begun_at_the_end_is_redelivered_at_once(
-    nats_server: EmbeddedServer, tmp_path: Path
+    memory_server: MemoryServer, tmp_path: Path
 ) -> None:
     config = msgspec.structs.replace(CONFIG, bus=msgspec.structs.replace(CONFIG.bus, ack_wait_s=60.0))
     begun: list[Task] = []
@@ -291,7 +292,7 @@ async def test_what_is_taken_and_not_begun_at_the_end_is_redelivered_at_once(
     async def work(delivery: Delivery) -> None:
         begun.append(delivery.message)
 
-    async with context(nats_server, tmp_path, role="rollout", config=config) as ctx:
+    async with context(memory_server, tmp_path, role="rollout", config=config) as ctx:
         tasks, consumer = ctx.bus.topology.tasks, ctx.bus.topology.task_consumer("game")
         await publish(ctx, *(task(number) for number in range(3)))
         async with ctx.bus.queues.open(tasks, consumer) as queue:
@@ -316,9 +317,9 @@ async def test_what_is_taken_and_not_begun_at_the_end_is_redelivered_at_once(
 
 
 async def test_a_message_of_another_type_in_the_queue_is_a_dead_letter(
-    nats_server: EmbeddedServer, tmp_path: Path
+    memory_server: MemoryServer, tmp_path: Path
 ) -> None:
-    async with context(nats_server, tmp_path, role="rollout") as ctx, pool_of(ctx, Env(outcome())):
+    async with context(memory_server, tmp_path, role="rollout") as ctx, pool_of(ctx, Env(outcome())):
         stray = Event(level="info", name="stray", text="")
         await ctx.bus.publish(ctx.bus.topology.task("game"), stray, msg_id="stray")
         await publish(ctx, task())
@@ -341,9 +342,9 @@ def group_task(number: int, member: int, **fields: Any) -> Task:
 
 
 async def test_tasks_of_a_closed_group_end_as_cancelled_played_or_not(
-    nats_server: EmbeddedServer, tmp_path: Path
+    memory_server: MemoryServer, tmp_path: Path
 ) -> None:
-    async with context(nats_server, tmp_path, role="rollout") as ctx:
+    async with context(memory_server, tmp_path, role="rollout") as ctx:
         env = Env(outcome())
         env.going.clear()
         async with pool_of(ctx, env) as pool, asyncio.TaskGroup() as group:

@@ -3,7 +3,7 @@
 from collections import Counter
 from pathlib import Path
 
-from astraflow.bus import EmbeddedServer
+from astraflow.bus.memory import MemoryServer
 from astraflow.messages import ChunkKind
 from tests.actors.contexts import context, running
 from tests.actors.test_policy import Asker, policy, replica, slow
@@ -12,10 +12,10 @@ from tests.support import eventually
 REQUESTS = 40
 
 
-async def test_a_slow_replica_does_not_set_the_pace(nats_server: EmbeddedServer, tmp_path: Path) -> None:
+async def test_a_slow_replica_does_not_set_the_pace(memory_server: MemoryServer, tmp_path: Path) -> None:
     async with (
-        replica(nats_server, tmp_path, slow(0.02)) as (fast, _),
-        context(nats_server, tmp_path, role="policy", config=slow(0.08), name="policy-slow-0") as slower,
+        replica(memory_server, tmp_path, slow(0.02)) as (fast, _),
+        context(memory_server, tmp_path, role="policy", config=slow(0.08), name="policy-slow-0") as slower,
         running(policy.run(slower)),
         Asker.open(fast.bus) as asker,
     ):

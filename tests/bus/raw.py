@@ -1,12 +1,20 @@
 """Below the bus: messages that no bus would store, and what the server says of a queue."""
 
-from astraflow.bus import NatsBus
+from astraflow.bus import Bus, NatsBus
+from astraflow.bus.memory import MemoryBus
+from astraflow.bus.memory.stream import NewMessage
 
 
-async def store_raw(bus: NatsBus, subject: str, data: bytes, *, msg_id: str = "") -> None:
+async def store_raw(bus: Bus, subject: str, data: bytes, *, msg_id: str = "") -> None:
     """Store bytes as they are."""
+    headers = {"Nats-Msg-Id": msg_id} if msg_id else {}
+    if isinstance(bus, MemoryBus):
+        stream = bus.server.there(bus.topology.row_of(subject).stream)
+        stream.append([NewMessage(subject=subject, data=data, headers=headers)])
+        return
+    assert isinstance(bus, NatsBus)
     session = await bus.link.session()
-    await session.request(subject, data, headers={"Nats-Msg-Id": msg_id} if msg_id else None)
+    await session.request(subject, data, headers=headers or None)
 
 
 async def someone_waits(bus: NatsBus, stream: str, consumer: str) -> bool:

@@ -13,7 +13,7 @@ import pytest
 from astraflow.bus import EmbeddedServer
 from astraflow.node.runfolder import RunFolder
 from astraflow.ports import free_port
-from tests.cli.toyrun import ENDED_EARLY, ENDLESS, finished, sets, started, write_toy
+from tests.cli.toyrun import ENDED_EARLY, ENDLESS, Command, finished, sets, started, write_toy
 from tests.support import eventually
 
 pytestmark = [
@@ -27,12 +27,15 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def test_a_run_goes_to_its_end_and_then_shows_its_results(folder: Path) -> None:
+@pytest.mark.slow
+async def test_a_run_goes_to_its_end_goes_on_with_more_steps_and_is_refused_changes_until_it_is_fresh(
+    folder: Path,
+) -> None:
     code, output = await finished(folder, "up", "run.toml")
     assert code == 0, output
     home = folder / "runs/demo"
-    summary = json.loads((home / "summary.json").read_text())
-    assert (summary["finished"], summary["policies"]["solver"]["steps"]) == (True, 4)
+    first = json.loads((home / "summary.json").read_text())
+    assert (first["finished"], first["policies"]["solver"]["steps"]) == (True, 4)
     assert tomllib.loads((home / "run.toml").read_text())["policies"]["solver"]["trainer"]["steps"] == 4
     assert sorted(p.name for p in (home / "logs").iterdir()) == [
         f"{role}-local-0.log" for role in ("dataflow", "policy", "recorder", "rollout", "trainer")
@@ -44,12 +47,6 @@ async def test_a_run_goes_to_its_end_and_then_shows_its_results(folder: Path) ->
     assert "--set policies.solver.trainer.steps=8" in output
     assert "start afresh: --fresh" in output
 
-
-@pytest.mark.slow
-async def test_a_finished_run_goes_on_with_more_steps(folder: Path) -> None:
-    assert (await finished(folder, "up", "run.toml"))[0] == 0
-    home = folder / "runs/demo"
-    first = json.loads((home / "summary.json").read_text())
     code, output = await finished(folder, "up", "run.toml", *sets("policies.solver.trainer.steps=6"))
     assert code == 0, output
     assert "changed since the run began: policies.solver.trainer.steps: 4 → 6" in output
@@ -57,10 +54,6 @@ async def test_a_finished_run_goes_on_with_more_steps(folder: Path) -> None:
     assert longer["policies"]["solver"]["steps"] == 6
     assert longer["incarnation"] == first["incarnation"]
 
-
-@pytest.mark.slow
-async def test_changes_that_a_run_cant_survive_are_refused_until_it_is_fresh(folder: Path) -> None:
-    assert (await finished(folder, "up", "run.toml"))[0] == 0
     code, output = await finished(folder, "up", "run.toml", *sets("run.seed=9"))
     assert code == 2
     assert "run.seed was 0 when run 'demo' began and is 9 now" in output
@@ -68,49 +61,56 @@ async def test_changes_that_a_run_cant_survive_are_refused_until_it_is_fresh(fol
     code, output = await finished(folder, "up", "run.toml", "--fresh", *sets("run.seed=9"))
     assert code == 0, output
     assert "the old run is now in runs/demo.old-" in output
-    assert json.loads((folder / "runs/demo/summary.json").read_text())["policies"]["solver"]["steps"] == 4
+    assert json.loads((home / "summary.json").read_text())["policies"]["solver"]["steps"] == 4
 
 
 @pytest.mark.slow
-async def test_ctrl_c_drains_and_the_same_command_continues(folder: Path) -> None:
-    endless = ["up", "run.toml", *sets(*ENDLESS)]
+async def test_a_live_run_refuses_a_second_up_answers_status_replaces_who_leaves_and_continues_after_ctrl_c(
+    folder: Path,
+) -> None:
+    endless = ["up", "run.toml", *sets(*ENDLESS, "node.grace_s=100")]
     async with started(folder, *endless) as command:
-        await command.expect("solver step 3/")
+        await command.expect("solver step 1/")
+        await _a_second_up_is_refused(folder, command)
+
+        os.kill(child_pid(command.process.pid, "--role rollout"), signal.SIGTERM)
+        await command.expect("rollout-local-0 ended before the run did; starting it again")
+        await command.expect("rollout-local-0 is ready")
+        await command.expect("solver step ")
         command.process.send_signal(signal.SIGINT)
         assert await command.end() == ENDED_EARLY, command.output
         assert "draining: work in flight is handed back" in command.output
         assert "the same command continues this run" in command.output
     summary = json.loads((folder / "runs/demo/summary.json").read_text())
     steps = summary["policies"]["solver"]["steps"]
-    assert (summary["finished"], steps >= 3) == (False, True)
-    async with started(folder, *endless) as command:
-        await command.expect(f"solver step {steps + 1}/")
-        command.process.send_signal(signal.SIGTERM)
-        assert await command.end() == ENDED_EARLY, command.output
-
-
-@pytest.mark.slow
-async def test_a_live_run_refuses_a_second_up_and_answers_status(folder: Path) -> None:
-    async with started(folder, "up", "run.toml", *sets(*ENDLESS)) as command:
-        await command.expect("solver step 1/")
-        code, output = await finished(folder, "up", "run.toml")
-        assert code == 2
-        assert f"is in use by process {command.process.pid} (`astraflow up run.toml --set " in output
-        code, output = await finished(folder, "up", "run.toml", "--fresh")
-        assert (code, "is in use by process" in output) == (2, True)
-
-        code, output = await finished(folder, "status")
-        assert code == 0, output
-        assert "run demo" in output
-        code, output = await finished(folder, "status", "--json", "--folder", "runs/demo")
-        assert code == 0, output
-        assert json.loads(output)["run"] == "demo"
-
-        command.process.send_signal(signal.SIGINT)
-        assert await command.end() == ENDED_EARLY
+    assert (summary["finished"], steps >= 2) == (False, True)
     code, output = await finished(folder, "status", "--folder", "runs/demo")
     assert code == 1
     assert "run demo is not running; `astraflow up run.toml --set " in output
+
+    async with started(folder, *endless) as command:
+        await command.expect(f"solver step {steps + 1}/")
+        stopped = child_pid(command.process.pid, "--role rollout")
+        os.kill(stopped, signal.SIGSTOP)  # it can't drain: only a second Ctrl-C ends this
+        command.process.send_signal(signal.SIGINT)
+        await command.expect("draining")
+        command.process.send_signal(signal.SIGINT)
+        assert await command.end() == 130, command.output
+
+
+async def _a_second_up_is_refused(folder: Path, command: Command) -> None:
+    code, output = await finished(folder, "up", "run.toml")
+    assert code == 2
+    assert f"is in use by process {command.process.pid} (`astraflow up run.toml --set " in output
+    code, output = await finished(folder, "up", "run.toml", "--fresh")
+    assert (code, "is in use by process" in output) == (2, True)
+
+    code, output = await finished(folder, "status")
+    assert code == 0, output
+    assert "run demo" in output
+    code, output = await finished(folder, "status", "--json", "--folder", "runs/demo")
+    assert code == 0, output
+    assert json.loads(output)["run"] == "demo"
 
 
 async def test_ctrl_c_while_starting_gives_up(folder: Path) -> None:
@@ -121,17 +121,6 @@ async def test_ctrl_c_while_starting_gives_up(folder: Path) -> None:
         assert await command.end() == 130, command.output
         assert command.output.endswith("astraflow: interrupted\n")
     assert not home.live()
-
-
-async def test_a_second_ctrl_c_kills(folder: Path) -> None:
-    async with started(folder, "up", "run.toml", *sets(*ENDLESS, "node.grace_s=100")) as command:
-        await command.expect("solver step 1/")
-        stopped = child_pid(command.process.pid, "--role rollout")
-        os.kill(stopped, signal.SIGSTOP)  # it can't drain
-        command.process.send_signal(signal.SIGINT)
-        await command.expect("draining")
-        command.process.send_signal(signal.SIGINT)
-        assert await command.end() == 130, command.output
 
 
 @pytest.mark.slow
@@ -157,16 +146,6 @@ async def test_a_crash_that_is_not_made_good_ends_up_with_1_and_leaves_nothing_r
         assert await command.end() == 1, command.output
         assert "was killed by SIGKILL and node.max_restarts is 0" in command.output
         await eventually(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in children))
-
-
-@pytest.mark.slow
-async def test_a_drained_actor_is_replaced_while_the_run_goes_on(folder: Path) -> None:
-    async with started(folder, "up", "run.toml", *sets(*ENDLESS)) as command:
-        await command.expect("solver step 1/")
-        os.kill(child_pid(command.process.pid, "--role rollout"), signal.SIGTERM)
-        await command.expect("rollout-local-0 ended before the run did; starting it again")
-        command.process.send_signal(signal.SIGINT)
-        assert await command.end() == ENDED_EARLY, command.output
 
 
 async def test_a_killed_up_takes_everything_with_it(folder: Path) -> None:

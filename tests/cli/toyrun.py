@@ -37,7 +37,8 @@ size = 8
 
 ENDED_EARLY = 5  # exit code of an `up` that a person ended
 PATIENCE_S = 150.0  # a toy run takes 5 s alone; on two cores that fifteen other processes wanted it took over 60
-ENDLESS = ("policies.solver.trainer.steps=100000", "policies.solver.trainer.toy_step_s=0.05")
+# Five steps a second are enough.
+ENDLESS = ("policies.solver.trainer.steps=100000", "policies.solver.trainer.toy_step_s=0.2")
 
 
 def write_toy(folder: Path, text: str = TOY) -> Path:

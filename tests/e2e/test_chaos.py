@@ -13,7 +13,7 @@ async def test_a_run_survives_the_end_of_its_server_its_nodes_and_its_up(
 ) -> None:
     (tmp_path / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
-    each = Round(7, tmp_path, groups=24)
+    each = Round(7, tmp_path, groups=64)  # so that no machine is through before the last fault
 
     await each.play(["server", "node", "up", "node"])
 

@@ -15,11 +15,10 @@ from astraflow.weights.codec.tensors import HostTensor
 from tests.engines.contract import (
     CONTRACT,
     Check,
-    EngineCase,
-    OnUpdate,
     a_swap_after_one_that_was_cancelled_leaves_no_mix,
     sparse_swaps_leave_what_a_fresh_engine_would_have,
 )
+from tests.engines.engine_case import EngineCase, OnUpdate
 from tests.engines.engine_models import VOCAB, tiny_model
 
 ENGINES = ("toy", "llama", "qwen2", "qwen3", "gpt2")

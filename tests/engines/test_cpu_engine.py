@@ -18,7 +18,7 @@ from astraflow.errors import ConfigError, EngineError, WeightsError
 from astraflow.models.folder import read_model
 from astraflow.weights.codec.changes import ChangedElements
 from astraflow.weights.codec.tensors import HostTensor
-from tests.engines.contract import read, read_all, request
+from tests.engines.engine_case import read, read_all, request
 from tests.engines.engine_models import TinyModel, prompt, tiny_model
 from tests.engines.test_decoder import decoder
 from tests.support import LIMIT_S

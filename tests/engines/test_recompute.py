@@ -14,7 +14,7 @@ from astraflow.engines.batching import Batcher
 from astraflow.engines.decoder import SlotDecoder
 from astraflow.messages import Sampling
 from astraflow.weights.codec.tensors import HostTensor
-from tests.engines.contract import request
+from tests.engines.engine_case import request
 from tests.engines.engine_models import tiny_model
 from tests.engines.test_cpu_engine import batcher
 from tests.engines.test_decoder import decoder

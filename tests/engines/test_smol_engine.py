@@ -15,7 +15,7 @@ from astraflow.messages import Sampling
 from astraflow.models.folder import read_model
 from astraflow.models.smollm2 import prepare_smollm2
 from astraflow.models.tokenizer import load_tokenizer
-from tests.engines.contract import read
+from tests.engines.engine_case import read
 from tests.support import prompt_tokens
 
 pytestmark = [pytest.mark.smol, pytest.mark.slow]

@@ -11,7 +11,7 @@ from astraflow.config import EngineSection
 from astraflow.engines.toy import MAX_LENGTH, MIN_LENGTH, ToyEngine, toy_completion
 from astraflow.errors import EngineError
 from astraflow.models.toy import TOY_EOS, TOY_TENSOR, TOY_VOCAB, toy_model
-from tests.engines.contract import read_all, request
+from tests.engines.engine_case import read_all, request
 from tests.engines.engine_models import prompt
 
 

@@ -8,7 +8,8 @@ import pytest_asyncio
 
 from astraflow.engines.base import PolicyEngine
 from astraflow.weights.codec.tensors import HostTensor
-from tests.engines.contract import CONTRACT, Check, EngineCase
+from tests.engines.contract import CONTRACT, Check
+from tests.engines.engine_case import EngineCase
 from tests.engines.engine_models import VOCAB, tiny_model
 from tests.sglang.live import Pool, PooledEngine, servers
 

@@ -15,7 +15,7 @@ from astraflow.engines.sglang.client import Client
 from astraflow.engines.sglang.engine import SglangEngine
 from astraflow.errors import EngineError, WeightsError
 from astraflow.ports import free_port
-from tests.engines.contract import read, request
+from tests.engines.engine_case import read, request
 from tests.engines.engine_models import tiny_model
 from tests.sglang.live import CPU_ARGS, Pool, PooledEngine, servers
 from tests.support import eventually

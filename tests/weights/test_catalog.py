@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from astraflow.bus import EmbeddedServer
+from astraflow.bus.memory import MemoryServer
 from astraflow.errors import ConfigError
 from astraflow.models.folder import read_model
 from astraflow.models.tiny import prepare_tiny
@@ -28,13 +28,13 @@ def moved(tensors: dict[str, HostTensor]) -> dict[str, HostTensor]:
 
 @pytest.mark.slow
 async def test_any_retained_version_is_exported_as_a_model_that_transformers_loads(
-    nats_server: EmbeddedServer, tmp_path: Path
+    memory_server: MemoryServer, tmp_path: Path
 ) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     files, first = read_model(prepare_tiny("reverse"))
     versions = [first, moved(first)]
-    async with context(nats_server, tmp_path, role="trainer") as ctx:
+    async with context(memory_server, tmp_path, role="trainer") as ctx:
         publisher = WeightPublisher(ctx, full_every=50)
         for number, tensors in enumerate(versions):
             await publisher.publish(tensors, files, version=number, step=number, batch=number)
@@ -55,9 +55,9 @@ async def test_any_retained_version_is_exported_as_a_model_that_transformers_loa
 
 
 async def test_what_is_lost_or_damaged_in_the_log_is_named_version_by_version(
-    nats_server: EmbeddedServer, tmp_path: Path
+    memory_server: MemoryServer, tmp_path: Path
 ) -> None:
-    async with context(nats_server, tmp_path, role="trainer") as ctx:
+    async with context(memory_server, tmp_path, role="trainer") as ctx:
         await publish(WeightPublisher(ctx, full_every=3), 0, 7)  # fulls 0, 3, 6; 3 to 7 are kept, 6 as delta too
         found = await retained(ctx.bus, "solver")
         assert [each.manifest.version for each in found] == [3, 4, 5, 6, 6, 7]

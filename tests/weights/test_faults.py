@@ -14,6 +14,7 @@ from astraflow.actors.base.heartbeat import Heartbeat
 from astraflow.actors.policy import actor as policy
 from astraflow.actors.trainer.publishing import Job, VersionsUnderWay
 from astraflow.bus import Bus, BusOptions, EmbeddedServer, NatsBus, topology_of, wiring
+from astraflow.bus.memory import MemoryServer
 from astraflow.errors import BusError, FencedError, WeightsError
 from astraflow.messages import Event, MemberState, Metrics, PartRef, RunRecord, VersionKind
 from astraflow.messages.metric_names import POLICY_WANTS_FULL, WEIGHTS, WEIGHTS_LAG_S, WEIGHTS_PAUSE_S
@@ -175,9 +176,9 @@ def other_models() -> dict[str, dict[str, HostTensor]]:
 
 @pytest.mark.parametrize("what", ["unknown", "missing", "mis-shaped", "dtype"])
 async def test_a_version_of_another_model_is_refused_and_the_old_one_serves_until_the_next(
-    nats_server: EmbeddedServer, tmp_path: Path, what: str
+    memory_server: MemoryServer, tmp_path: Path, what: str
 ) -> None:
-    async with replica(nats_server, tmp_path) as (ctx, publisher), Asker.open(ctx.bus) as asker:
+    async with replica(memory_server, tmp_path) as (ctx, publisher), Asker.open(ctx.bus) as asker:
         _, files = toy_model()
         await publisher.publish(other_models()[what], files, version=1, step=1, batch=1)
 
@@ -194,8 +195,8 @@ async def test_a_version_of_another_model_is_refused_and_the_old_one_serves_unti
         assert spans == {("old", 0), ("new", 2)}
 
 
-async def test_what_is_told_twice_or_late_changes_nothing(nats_server: EmbeddedServer, tmp_path: Path) -> None:
-    async with context(nats_server, tmp_path, role="trainer") as ctx:
+async def test_what_is_told_twice_or_late_changes_nothing(memory_server: MemoryServer, tmp_path: Path) -> None:
+    async with context(memory_server, tmp_path, role="trainer") as ctx:
         publisher, follower = WeightPublisher(ctx, full_every=50), WeightFollower(ctx.bus, "solver")
         await weights.publish(publisher, 0, 0)
         late = await weights.head_of(ctx.bus)
@@ -209,9 +210,9 @@ async def test_what_is_told_twice_or_late_changes_nothing(nats_server: EmbeddedS
 
 
 async def test_a_reader_whose_versions_were_purged_meanwhile_plans_again(
-    nats_server: EmbeddedServer, tmp_path: Path
+    memory_server: MemoryServer, tmp_path: Path
 ) -> None:
-    async with context(nats_server, tmp_path, role="trainer") as ctx:
+    async with context(memory_server, tmp_path, role="trainer") as ctx:
         publisher, follower = WeightPublisher(ctx, full_every=2), WeightFollower(ctx.bus, "solver")
         await weights.publish(publisher, 0, 1)
         stale = await weights.head_of(ctx.bus)
@@ -221,8 +222,8 @@ async def test_a_reader_whose_versions_were_purged_meanwhile_plans_again(
         assert weights.same(follower.shadow.tensors, weights.version(9))
 
 
-async def test_a_manifest_of_another_policy_is_refused(nats_server: EmbeddedServer, tmp_path: Path) -> None:
-    async with context(nats_server, tmp_path, role="trainer") as ctx:
+async def test_a_manifest_of_another_policy_is_refused(memory_server: MemoryServer, tmp_path: Path) -> None:
+    async with context(memory_server, tmp_path, role="trainer") as ctx:
         await weights.publish(WeightPublisher(ctx), 0, 0)
         head, stream = await weights.head_of(ctx.bus), ctx.bus.topology.weights("solver")
         entry = await ctx.bus.logs.entry(stream, head.manifest_sequence)
@@ -236,13 +237,13 @@ async def test_a_manifest_of_another_policy_is_refused(nats_server: EmbeddedServ
 
 
 async def test_a_publish_that_finds_no_room_is_told_and_training_and_the_head_go_on(
-    nats_server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    memory_server: MemoryServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rank_limits, "STORE_WITHIN_S", 0.3)
     monkeypatch.setattr(publishing_limits, "STORE_WITHIN_S", 0.3)
     bus = msgspec.structs.replace(CONFIG.bus, max_weights_bytes=8_000)  # five toy fulls
     config = msgspec.structs.replace(CONFIG, bus=bus)
-    async with context(nats_server, tmp_path, role="trainer", config=config) as ctx, asyncio.TaskGroup() as group:
+    async with context(memory_server, tmp_path, role="trainer", config=config) as ctx, asyncio.TaskGroup() as group:
         publishing = VersionsUnderWay(ctx, WeightPublisher(ctx))
         await publishing.start(job(0), group)
         await publishing.done()
@@ -271,9 +272,9 @@ async def test_a_publish_that_finds_no_room_is_told_and_training_and_the_head_go
 
 
 async def test_a_publish_that_is_cancelled_anywhere_can_be_made_again(
-    nats_server: EmbeddedServer, tmp_path: Path
+    memory_server: MemoryServer, tmp_path: Path
 ) -> None:
-    async with context(nats_server, tmp_path, role="trainer") as ctx:
+    async with context(memory_server, tmp_path, role="trainer") as ctx:
         publisher, follower = WeightPublisher(ctx, full_every=3), WeightFollower(ctx.bus, "solver")
         await weights.publish(publisher, 0, 0)
         for number in range(1, 12):
@@ -291,9 +292,9 @@ async def test_a_publish_that_is_cancelled_anywhere_can_be_made_again(
 
 
 async def test_a_replaced_trainer_s_manifest_is_refused_by_the_log_itself(
-    nats_server: EmbeddedServer, tmp_path: Path
+    memory_server: MemoryServer, tmp_path: Path
 ) -> None:
-    async with context(nats_server, tmp_path, role="trainer") as ctx:
+    async with context(memory_server, tmp_path, role="trainer") as ctx:
         old, new = WeightPublisher(ctx, epoch=1), WeightPublisher(ctx, epoch=2)
         await weights.publish(old, 0, 0)
         await new.open()
@@ -306,8 +307,8 @@ async def test_a_replaced_trainer_s_manifest_is_refused_by_the_log_itself(
         assert (head.version, head.epoch) == (2, 2)
 
 
-async def test_status_and_metrics_say_how_far_a_replica_is_behind(nats_server: EmbeddedServer, tmp_path: Path) -> None:
-    async with replica(nats_server, tmp_path) as (ctx, publisher):
+async def test_status_and_metrics_say_how_far_a_replica_is_behind(memory_server: MemoryServer, tmp_path: Path) -> None:
+    async with replica(memory_server, tmp_path) as (ctx, publisher):
         await publish(publisher, 3)
         await eventually(lambda: ctx.gauges.get("policy.version") == 3)
         found = [entry.message async for entry in ctx.bus.logs.read(ctx.bus.topology.metrics, follow=False)]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from astraflow.bus import Bus, EmbeddedServer, wiring
+from astraflow.bus.memory import MemoryServer
 from astraflow.errors import FencedError, UnreadableValueError, WeightsError
 from astraflow.messages import Head, Manifest, VersionKind
 from astraflow.weights.codec.changes import changed_elements
@@ -55,8 +56,8 @@ async def kinds(bus: Bus) -> list[tuple[int, VersionKind]]:
     return [(entry.message.version, entry.message.kind) for entry in entries if isinstance(entry.message, Manifest)]
 
 
-async def test_a_follower_holds_every_version_exactly(nats_server: EmbeddedServer, tmp_path: Path) -> None:
-    async with context(nats_server, tmp_path, role="trainer") as ctx:
+async def test_a_follower_holds_every_version_exactly(memory_server: MemoryServer, tmp_path: Path) -> None:
+    async with context(memory_server, tmp_path, role="trainer") as ctx:
         publisher, follower = WeightPublisher(ctx, full_every=50), WeightFollower(ctx.bus, "solver")
         for number in range(5):
             await publish(publisher, number, number)
@@ -71,9 +72,9 @@ async def test_a_follower_holds_every_version_exactly(nats_server: EmbeddedServe
 
 
 async def test_a_follower_that_is_behind_takes_the_chain_and_a_newcomer_the_full(
-    nats_server: EmbeddedServer, tmp_path: Path
+    memory_server: MemoryServer, tmp_path: Path
 ) -> None:
-    async with context(nats_server, tmp_path, role="trainer") as ctx:
+    async with context(memory_server, tmp_path, role="trainer") as ctx:
         publisher, behind = WeightPublisher(ctx, full_every=3), WeightFollower(ctx.bus, "solver")
         await publish(publisher, 0, 0)
         await behind.advance(await head_of(ctx.bus))
@@ -86,15 +87,15 @@ async def test_a_follower_that_is_behind_takes_the_chain_and_a_newcomer_the_full
             assert await follower.files(await head_of(ctx.bus)) == FILES
 
 
-async def test_two_fulls_and_the_chain_since_the_older_are_kept(nats_server: EmbeddedServer, tmp_path: Path) -> None:
-    async with context(nats_server, tmp_path, role="trainer") as ctx:
+async def test_two_fulls_and_the_chain_since_the_older_are_kept(memory_server: MemoryServer, tmp_path: Path) -> None:
+    async with context(memory_server, tmp_path, role="trainer") as ctx:
         await publish(WeightPublisher(ctx, full_every=3), 0, 10)
         full, delta = VersionKind.FULL, VersionKind.DELTA
         assert await kinds(ctx.bus) == [(6, full), (7, delta), (8, delta), (9, delta), (9, full), (10, delta)]
 
 
-async def test_a_restarted_trainer_begins_with_a_full(nats_server: EmbeddedServer, tmp_path: Path) -> None:
-    async with context(nats_server, tmp_path, role="trainer") as ctx:
+async def test_a_restarted_trainer_begins_with_a_full(memory_server: MemoryServer, tmp_path: Path) -> None:
+    async with context(memory_server, tmp_path, role="trainer") as ctx:
         await publish(WeightPublisher(ctx, full_every=50), 0, 2)
         follower = WeightFollower(ctx.bus, "solver")
         await follower.advance(await head_of(ctx.bus))
@@ -111,9 +112,9 @@ async def test_a_restarted_trainer_begins_with_a_full(nats_server: EmbeddedServe
 
 
 async def test_a_version_without_its_parts_is_refused_and_the_old_one_stays(
-    nats_server: EmbeddedServer, tmp_path: Path
+    memory_server: MemoryServer, tmp_path: Path
 ) -> None:
-    async with context(nats_server, tmp_path, role="trainer") as ctx:
+    async with context(memory_server, tmp_path, role="trainer") as ctx:
         publisher, follower = WeightPublisher(ctx), WeightFollower(ctx.bus, "solver")
         await publish(publisher, 0, 0)
         await follower.advance(await head_of(ctx.bus))
@@ -131,8 +132,8 @@ async def test_a_version_without_its_parts_is_refused_and_the_old_one_stays(
         assert same(follower.shadow.tensors, version(0))
 
 
-async def test_a_trainer_whose_head_was_moved_is_fenced(nats_server: EmbeddedServer, tmp_path: Path) -> None:
-    async with context(nats_server, tmp_path, role="trainer") as ctx:
+async def test_a_trainer_whose_head_was_moved_is_fenced(memory_server: MemoryServer, tmp_path: Path) -> None:
+    async with context(memory_server, tmp_path, role="trainer") as ctx:
         old, new = WeightPublisher(ctx), WeightPublisher(ctx)
         await publish(old, 0, 0)
         await new.open()

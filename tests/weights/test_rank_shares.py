@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from astraflow.bus import EmbeddedServer
+from astraflow.bus.memory import MemoryServer
 from astraflow.errors import WeightsError
 from astraflow.messages import Manifest
 from astraflow.weights.codec.tensors import HostTensor
@@ -42,9 +42,9 @@ def model(number: int) -> tuple[dict[str, HostTensor], dict[str, HostTensor]]:
 
 
 async def test_ranks_publish_deltas_and_fulls_that_a_follower_reads_as_one_model(
-    nats_server: EmbeddedServer, tmp_path: Path
+    memory_server: MemoryServer, tmp_path: Path
 ) -> None:
-    async with context(nats_server, tmp_path, role="trainer") as ctx:
+    async with context(memory_server, tmp_path, role="trainer") as ctx:
         ranks = [LocalRank(ctx.bus, "solver", prefix=f"rank{index}") for index in range(2)]
         publisher = WeightPublisher(ctx, full_every=3, ranks=[FarRank(rank) for rank in ranks])
         follower = WeightFollower(ctx.bus, "solver")
@@ -63,8 +63,8 @@ async def test_ranks_publish_deltas_and_fulls_that_a_follower_reads_as_one_model
         assert all(len(manifest.pieces) == 2 for manifest in found if isinstance(manifest, Manifest))
 
 
-async def test_a_rank_that_offers_an_old_version_is_refused(nats_server: EmbeddedServer, tmp_path: Path) -> None:
-    async with context(nats_server, tmp_path, role="trainer") as ctx:
+async def test_a_rank_that_offers_an_old_version_is_refused(memory_server: MemoryServer, tmp_path: Path) -> None:
+    async with context(memory_server, tmp_path, role="trainer") as ctx:
         publisher = WeightPublisher(ctx)
         await weights.publish(publisher, 4, 4)
         with pytest.raises(WeightsError, match="version 4 is offered after version 4"):
