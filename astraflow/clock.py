@@ -31,7 +31,7 @@ class Clock(Protocol):
     def sleep(self, seconds: float) -> None: ...
 
 
-class SystemClock:
+class _SystemClock:
     """The machine's."""
 
     def monotonic(self) -> float:
@@ -47,7 +47,7 @@ class SystemClock:
         time.sleep(seconds)
 
 
-_clock: Clock = SystemClock()
+_clock: Clock = _SystemClock()
 
 
 @contextmanager

@@ -22,20 +22,20 @@ from astraflow.models.cache import cache_root
 
 # With bf16 units (AVX512-BF16, AMX) bf16 products are 2 to 4 times faster than fp32 ones, without them several times
 # slower, so the bound is far from both even on a busy machine.
-WORTHWHILE = 1.5
-PROBE_ROWS, PROBE_SIZE = 64, 768  # a decode step's; a training step's gain more
-PROBE_REPEATS = 5
+_WORTHWHILE = 1.5
+_PROBE_ROWS, _PROBE_SIZE = 64, 768  # a decode step's; a training step's gain more
+_PROBE_REPEATS = 5
 
 
 def compute_dtype(wanted: Literal["auto", "bf16", "fp32"]) -> torch.dtype:
     """The torch dtype behind a config value: `auto` is bf16 where it is clearly faster, else fp32."""
     if wanted == "auto":
-        return torch.bfloat16 if bf16_is_fast() else torch.float32
+        return torch.bfloat16 if _bf16_is_fast() else torch.float32
     return torch.bfloat16 if wanted == "bf16" else torch.float32
 
 
 @cache
-def bf16_is_fast() -> bool:
+def _bf16_is_fast() -> bool:
     """This machine's answer: what another process of it has found, else measured now."""
     return settled_choice(cache_root() / f"compute-{_machine()}")
 
@@ -47,7 +47,7 @@ def settled_choice(file: Path) -> bool:
             text = file.read_text()
             if text in ("bf16", "fp32"):
                 return text == "bf16"
-        measured = _product_s(torch.float32) > WORTHWHILE * _product_s(torch.bfloat16)
+        measured = _product_s(torch.float32) > _WORTHWHILE * _product_s(torch.bfloat16)
         if not _written(file, "bf16" if measured else "fp32"):
             return measured
     return measured
@@ -78,10 +78,10 @@ def _machine() -> str:
 
 def _product_s(dtype: torch.dtype) -> float:
     """Best time of a few products, so that a busy machine doesn't decide."""
-    a = torch.ones(PROBE_ROWS, PROBE_SIZE, dtype=dtype)
-    b = torch.ones(PROBE_SIZE, PROBE_SIZE, dtype=dtype)
+    a = torch.ones(_PROBE_ROWS, _PROBE_SIZE, dtype=dtype)
+    b = torch.ones(_PROBE_SIZE, _PROBE_SIZE, dtype=dtype)
     best = float("inf")
-    for _ in range(PROBE_REPEATS):
+    for _ in range(_PROBE_REPEATS):
         started = clock.monotonic()
         torch.nn.functional.linear(a, b)
         best = min(best, clock.monotonic() - started)

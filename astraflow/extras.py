@@ -6,14 +6,14 @@ The import name is not the distribution's: `astraflow` on the public index is so
 from functools import lru_cache
 from importlib import metadata
 
-PUBLISHED_AS = "astraflow-rl"
+_PUBLISHED_AS = "astraflow-rl"
 
 
 @lru_cache
 def distribution() -> str:
     """The name that pip knows this package by; that of a fork, if it was installed from one."""
     found = metadata.packages_distributions().get("astraflow", [])
-    return PUBLISHED_AS if PUBLISHED_AS in found or not found else found[0]
+    return _PUBLISHED_AS if _PUBLISHED_AS in found or not found else found[0]
 
 
 def install_hint(extra: str) -> str:

@@ -44,7 +44,7 @@ def nearest_name(name: str, known: Iterable[str]) -> str:
 
 def module_found(name: str) -> bool:
     """Whether a package, or a file in the working directory, can be imported; imports nothing."""
-    see_working_directory()
+    _see_working_directory()
     try:
         return importlib.util.find_spec(name) is not None
     except (ImportError, ValueError):  # a parent package is missing; an empty name
@@ -60,7 +60,7 @@ def build(what: str, kind: str, args: Mapping[str, Any], kinds: Mapping[str, str
             in the working directory, and take keyword arguments.
     Raises: ConfigError for an unknown kind, module, class or argument, and for whatever the constructor raises.
     """
-    found = find_class(what, kind, kinds)
+    found = _find_class(what, kind, kinds)
     _check_arguments(f"{what} {kind}", found, args)
     try:
         return found(**args)
@@ -70,7 +70,7 @@ def build(what: str, kind: str, args: Mapping[str, Any], kinds: Mapping[str, str
         raise ConfigError(f"{what} {kind} can't be built from {dict(args)}: {exc!r}") from exc
 
 
-def find_class(what: str, kind: str, kinds: Mapping[str, str]) -> type[Any]:
+def _find_class(what: str, kind: str, kinds: Mapping[str, str]) -> type[Any]:
     """The class behind a kind. Raises ConfigError."""
     if kind not in kinds and ":" not in kind:
         raise ConfigError(f"unknown {what} kind {kind!r}{nearest(kind, kinds)}; or module:Class of your own")
@@ -99,7 +99,7 @@ def _check_arguments(what: str, kind: type[Any], args: Mapping[str, Any]) -> Non
         raise ConfigError(f"{what} needs args.{', args.'.join(needed)}")
 
 
-def see_working_directory() -> None:
+def _see_working_directory() -> None:
     """A console script doesn't have it on its path; at the end, so that it shadows nothing."""
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
@@ -108,7 +108,7 @@ def see_working_directory() -> None:
 def load_named(name: str, *, what: str) -> Any:
     """The object called `module:name`. Raises ConfigError if there is none; `what` begins its message."""
     module_name, _, attribute = name.partition(":")
-    see_working_directory()
+    _see_working_directory()
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as exc:

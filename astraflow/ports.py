@@ -10,17 +10,17 @@ import secrets
 import socket
 from pathlib import Path
 
-WILDCARDS = ("", "0.0.0.0", "::")  # every address of this machine
+_WILDCARDS = ("", "0.0.0.0", "::")  # every address of this machine
 TRIES = 50
-FIRST_PORT = 10_000
-OUTGOING_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
-FIRST_OUTGOING_PORT = 32_768  # where the system doesn't say
+_FIRST_PORT = 10_000
+_OUTGOING_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_FIRST_OUTGOING_PORT = 32_768  # where the system doesn't say
 
 
 def free_port(host: str = "127.0.0.1") -> int:
     """A port that nobody listens on at this moment. Raises OSError: not an address of ours, or no port is free."""
     for attempt in range(TRIES):
-        port = FIRST_PORT + secrets.randbelow(_first_outgoing_port() - FIRST_PORT)
+        port = _FIRST_PORT + secrets.randbelow(_first_outgoing_port() - _FIRST_PORT)
         try:
             with socket.create_server((host, port)):
                 return port
@@ -32,12 +32,12 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 def host_for_others(host: str) -> str:
     """How other machines call the one that listens on `host`: its name, if it listens everywhere."""
-    return socket.getfqdn() if host in WILDCARDS else host
+    return socket.getfqdn() if host in _WILDCARDS else host
 
 
 def _first_outgoing_port() -> int:
     try:
-        first = int(OUTGOING_PORTS.read_text().split()[0])
+        first = int(_OUTGOING_PORTS.read_text().split()[0])
     except (OSError, ValueError, IndexError):  # not Linux
-        return FIRST_OUTGOING_PORT
-    return first if first > FIRST_PORT else FIRST_OUTGOING_PORT
+        return _FIRST_OUTGOING_PORT
+    return first if first > _FIRST_PORT else _FIRST_OUTGOING_PORT

@@ -20,10 +20,10 @@ from astraflow import clock
 from astraflow.errors import StalledError
 
 T = TypeVar("T")
-Ts = TypeVarTuple("Ts")
+_Ts = TypeVarTuple("_Ts")
 
 FIRST_S = 1_000.0  # monotonic time at the start: far from 0, which may mean "never"
-FIRST_WALL_S = 1_800_000_000.0
+_FIRST_WALL_S = 1_800_000_000.0
 STALLED_S = 10.0  # real seconds that the loop waits for a sign from a thread when no timer is left
 
 
@@ -49,7 +49,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return self._now_s
 
     def wall(self) -> float:
-        return self._now_s - FIRST_S + FIRST_WALL_S
+        return self._now_s - FIRST_S + _FIRST_WALL_S
 
     def sleep(self, seconds: float) -> None:
         """Block a thread that works for this loop until so much virtual time has passed."""
@@ -78,7 +78,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         """Let time pass."""
         self._now_s += seconds
 
-    def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
+    def run_in_executor(self, executor: Executor | None, func: Callable[[*_Ts], T], *args: *_Ts) -> asyncio.Future[T]:
         future = super().run_in_executor(executor, func, *args)
         self._working += 1
         future.add_done_callback(self._worked)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
-CA_DAYS, SERVER_DAYS, RENEW_DAYS = 3650, 397, 30
-DAY = datetime.timedelta(days=1)
+_CA_DAYS, _SERVER_DAYS, _RENEW_DAYS = 3650, 397, 30
+_DAY = datetime.timedelta(days=1)
 
 
 def own_names(host: str) -> tuple[str, ...]:
@@ -33,7 +33,7 @@ def own_names(host: str) -> tuple[str, ...]:
 def make_certificates(folder: Path, names: Sequence[str]) -> None:
     """ca.pem, ca.key, server.pem and server.key in `folder`, the server's for `names` (host names and addresses).
 
-    A server certificate that lacks a name, or ends within RENEW_DAYS, is made anew by the same authority.
+    A server certificate that lacks a name, or ends within _RENEW_DAYS, is made anew by the same authority.
     Raises: ConfigError without the cryptography package, or if a file there can't be read.
     """
     try:
@@ -65,7 +65,7 @@ def _good_names(path: Path, authority: "x509.Certificate") -> set[str]:
         certificate.verify_directly_issued_by(authority)
     except (InvalidSignature, ValueError):
         return set()
-    if certificate.not_valid_after_utc - _now() < RENEW_DAYS * DAY:
+    if certificate.not_valid_after_utc - _now() < _RENEW_DAYS * _DAY:
         return set()
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return {str(name.value) for name in names}
@@ -77,7 +77,7 @@ def _make_authority(folder: Path) -> None:
     from cryptography.hazmat.primitives.asymmetric import ec
 
     key = ec.generate_private_key(ec.SECP256R1())
-    builder = _builder("AstraFlow bus CA", CA_DAYS).issuer_name(_name("AstraFlow bus CA")).public_key(key.public_key())
+    builder = _builder("AstraFlow bus CA", _CA_DAYS).issuer_name(_name("AstraFlow bus CA")).public_key(key.public_key())
     usage = x509.KeyUsage(
         digital_signature=False, content_commitment=False, key_encipherment=False, data_encipherment=False,
         key_agreement=False, key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False,
@@ -102,7 +102,7 @@ def _make_server(
     key = ec.generate_private_key(ec.SECP256R1())
     issuer = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     certificate = (
-        _builder("AstraFlow bus", SERVER_DAYS)
+        _builder("AstraFlow bus", _SERVER_DAYS)
         .issuer_name(authority.subject)
         .public_key(key.public_key())
         .add_extension(x509.SubjectAlternativeName([_general(name) for name in names]), critical=False)
@@ -126,8 +126,8 @@ def _builder(name: str, days: int) -> "x509.CertificateBuilder":
         x509.CertificateBuilder()
         .subject_name(_name(name))
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - DAY)  # clocks of other machines may be behind
-        .not_valid_after(now + days * DAY)
+        .not_valid_before(now - _DAY)  # clocks of other machines may be behind
+        .not_valid_after(now + days * _DAY)
     )
 
 
@@ -173,7 +173,7 @@ def self_signed(name: str) -> tuple[str, str]:
         raise ConfigError(f"TLS certificates need the cryptography package: {install_hint('secure')}") from exc
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = (
-        _builder("AstraFlow", SERVER_DAYS)
+        _builder("AstraFlow", _SERVER_DAYS)
         .issuer_name(_name("AstraFlow"))
         .public_key(key.public_key())
         .add_extension(x509.SubjectAlternativeName([_general(name)]), critical=False)

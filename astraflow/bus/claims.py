@@ -37,8 +37,8 @@ from astraflow.messages import PartRef
 log = logging.getLogger(__name__)
 
 CLAIM = "Af-Claim"  # header that marks a claim
-BATCH_ID, BATCH_SEQUENCE, BATCH_COMMIT = "Nats-Batch-Id", "Nats-Batch-Sequence", "Nats-Batch-Commit"
-MAX_PARTS = 999  # the server takes 1,000 messages in an atomic batch
+_BATCH_ID, _BATCH_SEQUENCE, _BATCH_COMMIT = "Nats-Batch-Id", "Nats-Batch-Sequence", "Nats-Batch-Commit"
+_MAX_PARTS = 999  # the server takes 1,000 messages in an atomic batch
 TASK_BLOB_TTL_S = 30 * DAY_S  # only for blobs that were orphaned by a crash
 TTL_MARGIN_S = 60.0
 
@@ -66,7 +66,7 @@ def ttl_header(ttl_s: float) -> dict[str, str]:
 
 
 def encode_claim(claim: Claim) -> bytes:
-    """What `read_claim` reads."""
+    """What `_read_claim` reads."""
     return _encoder.encode(claim)
 
 
@@ -74,19 +74,19 @@ def first_sequence(stored: Stored) -> int:
     """Where a message of a log begins: at its first part, if it is split. Raises MessageError for a bad claim."""
     if CLAIM not in stored.headers:
         return stored.sequence
-    return stored.sequence - len(read_claim(stored.data).digests)
+    return stored.sequence - len(_read_claim(stored.data).digests)
 
 
 def check_size(size_bytes: int, part_bytes: int, *, row: Row, msg_id: str, subject: str) -> None:
     """Raises MessageError for a message that is too big even for parts of that size."""
-    most = min(row.max_whole_bytes, MAX_PARTS * part_bytes)
+    most = min(row.max_whole_bytes, _MAX_PARTS * part_bytes)
     if size_bytes > most:
         raise MessageError(f"{msg_id} for {subject} has {size_bytes} bytes, at most {most} fit")
 
 
 def parts_of(data: bytes, row: Row) -> list[PartRef]:
     """The parts that a claim in `row`'s stream stands for, in order. Raises MessageError for a bad claim."""
-    claim = read_claim(data)
+    claim = _read_claim(data)
     if claim.size_bytes > row.max_whole_bytes:
         raise MessageError(f"claim of {claim.size_bytes} bytes in {row.stream}, at most {row.max_whole_bytes}")
     sizes = [claim.part_bytes] * (len(claim.digests) - 1)
@@ -220,9 +220,9 @@ class Claims:
                 await session.send(
                     f"{subject}.{PART}.{digest.hex()}",
                     piece,
-                    headers={BATCH_ID: batch, BATCH_SEQUENCE: str(number)},
+                    headers={_BATCH_ID: batch, _BATCH_SEQUENCE: str(number)},
                 )
-            commit = {BATCH_ID: batch, BATCH_SEQUENCE: str(len(pieces) + 1), BATCH_COMMIT: "1", **headers}
+            commit = {_BATCH_ID: batch, _BATCH_SEQUENCE: str(len(pieces) + 1), _BATCH_COMMIT: "1", **headers}
             msg = await session.request(subject, claim, headers=commit)
             try:
                 return self._publisher.acked(msg.data, subject)
@@ -243,7 +243,7 @@ class Claims:
         return ack
 
 
-def read_claim(data: bytes) -> Claim:
+def _read_claim(data: bytes) -> Claim:
     """Raises MessageError for one that is impossible."""
     try:
         claim = _decoder.decode(data)
@@ -251,7 +251,7 @@ def read_claim(data: bytes) -> Claim:
         raise MessageError(f"claim of {len(data)} bytes can't be decoded: {exc}") from exc
     parts = len(claim.digests)
     fits = claim.part_bytes > 0 and (parts - 1) * claim.part_bytes < claim.size_bytes <= parts * claim.part_bytes
-    if not (0 < parts <= MAX_PARTS and claim.size_bytes <= MAX_PARTS * claim.part_bytes and fits):
+    if not (0 < parts <= _MAX_PARTS and claim.size_bytes <= _MAX_PARTS * claim.part_bytes and fits):
         raise MessageError(f"claim of {claim.size_bytes} bytes in {parts} parts of {claim.part_bytes} is impossible")
     if any(len(digest) != 32 for digest in claim.digests):
         raise MessageError("claim has a digest that isn't a sha256")

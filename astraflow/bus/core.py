@@ -16,7 +16,7 @@ from astraflow.errors import LinkLostError, MessageError
 from astraflow.messages import Decoded, Message, decode, encode
 
 
-class NatsCoreFeed:
+class _NatsCoreFeed:
     """`CoreFeed` of one subject. Made by `NatsCore.subscribe`."""
 
     def __init__(self, link: Link, subject: str, *, max_pending: int, counters: Counter[str]) -> None:
@@ -83,8 +83,8 @@ class NatsCore:
             self._counters["core.unsent"] += 1
 
     @asynccontextmanager
-    async def subscribe(self, subject: str, *, max_pending: int = 65536) -> AsyncIterator[NatsCoreFeed]:
-        feed = NatsCoreFeed(self._link, subject, max_pending=max_pending, counters=self._counters)
+    async def subscribe(self, subject: str, *, max_pending: int = 65536) -> AsyncIterator[_NatsCoreFeed]:
+        feed = _NatsCoreFeed(self._link, subject, max_pending=max_pending, counters=self._counters)
         await feed.open()  # the server knows of it when the block begins
         try:
             yield feed

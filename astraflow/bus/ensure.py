@@ -15,12 +15,12 @@ from astraflow.bus.wiring import Consumer, Limits, Mirror, Row
 from astraflow.concurrency import in_parallel
 from astraflow.errors import ApiError, BusError, DeniedError
 
-STREAM_EXISTS = 10058  # with other settings
-STREAM_MISSING = 10059
-CONSUMER_MISSING = 10014
+_STREAM_EXISTS = 10058  # with other settings
+_STREAM_MISSING = 10059
+_CONSUMER_MISSING = 10014
 SECOND_NS = 1_000_000_000
 WORKERS = 8
-MAX_WAITING = 8192  # pull requests that a consumer holds: one per rollout or policy process
+_MAX_WAITING = 8192  # pull requests that a consumer holds: one per rollout or policy process
 
 
 def stream_config(row: Row) -> dict[str, Any]:
@@ -79,17 +79,17 @@ async def ensure(session: Session, topology: Topology) -> None:
     async def ensure_row(row: Row) -> None:
         await _ensure_stream(session, row)
         for consumer in row.consumers:
-            await ensure_consumer(session, row.stream, consumer, topology.limits)
+            await _ensure_consumer(session, row.stream, consumer, topology.limits)
 
     await in_parallel(topology.rows, ensure_row, workers=WORKERS)
 
 
 async def _ensure_stream(session: Session, row: Row) -> None:
     wanted = stream_config(row)
-    found = await _found(session, f"STREAM.INFO.{row.stream}", STREAM_MISSING)
+    found = await _found(session, f"STREAM.INFO.{row.stream}", _STREAM_MISSING)
     if found is None:
         await _create_stream(session, row, wanted)
-        found = await _found(session, f"STREAM.INFO.{row.stream}", STREAM_MISSING) or {}
+        found = await _found(session, f"STREAM.INFO.{row.stream}", _STREAM_MISSING) or {}
     check_same(row.stream, wanted, found)
 
 
@@ -116,7 +116,7 @@ async def _create_stream(session: Session, row: Row, wanted: dict[str, Any]) -> 
                 f"nats-server has no room for stream {row.stream} (max_bytes={row.max_bytes}): raise its "
                 f"max_file_store, or lower the bounds in [bus]"
             ) from exc
-        if exc.err_code != STREAM_EXISTS:  # somebody else has just created it
+        if exc.err_code != _STREAM_EXISTS:  # somebody else has just created it
             raise
 
 
@@ -140,7 +140,7 @@ def _absent(value: Any) -> Any:
     return type(value)()
 
 
-async def ensure_consumer(session: Session, stream: str, consumer: Consumer, limits: Limits) -> None:
+async def _ensure_consumer(session: Session, stream: str, consumer: Consumer, limits: Limits) -> None:
     """Create or update a shared durable pull consumer; redelivery without end, the receiver counts."""
     config = {
         "name": consumer.name,
@@ -150,9 +150,9 @@ async def ensure_consumer(session: Session, stream: str, consumer: Consumer, lim
         "ack_wait": int(limits.ack_wait_s * SECOND_NS),
         "max_deliver": -1,
         "max_ack_pending": -1,
-        "max_waiting": MAX_WAITING,
+        "max_waiting": _MAX_WAITING,
     }
-    found = await _found(session, f"CONSUMER.INFO.{stream}.{consumer.name}", CONSUMER_MISSING)
+    found = await _found(session, f"CONSUMER.INFO.{stream}.{consumer.name}", _CONSUMER_MISSING)
     if found is None or _different(config, found):
         await session.api(
             f"CONSUMER.CREATE.{stream}.{consumer.name}.{consumer.subject}", {"stream_name": stream, "config": config}

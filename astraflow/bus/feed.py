@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 HEARTBEAT = "100"
-OPEN_PULLS = 4  # the server fills pulls in order: an older one has ended, or never came
+_OPEN_PULLS = 4  # the server fills pulls in order: an older one has ended, or never came
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Feed:
         self.dropped = 0  # messages over the bound
         self.pulls_by = ""  # subject of the pull requests that it is the answer to; "" for core subscriptions
         self._pull_numbers = itertools.count()
-        self._open_pulls: deque[str] = deque(maxlen=OPEN_PULLS)  # their reply subjects
+        self._open_pulls: deque[str] = deque(maxlen=_OPEN_PULLS)  # their reply subjects
         self._session = session
         self._bound = bound
         self._items: deque[Msg] = deque()

@@ -217,7 +217,7 @@ class DeadLetters(Protocol):
         """All that are kept, oldest first."""
 
 
-class LinkState(Protocol):
+class _LinkState(Protocol):
     """The connection, as it is now."""
 
     @property
@@ -236,7 +236,7 @@ class LinkState(Protocol):
         """Waits until `reconnects` is over `since`; returns it. Streams that live in memory may have been lost."""
 
 
-class WaitingPublishes(Protocol):
+class _WaitingPublishes(Protocol):
     """Which publishes of this process wait."""
 
     def sentence(self) -> tuple[str, float]:
@@ -280,10 +280,10 @@ class Bus(Protocol):
     def dead_letters(self) -> DeadLetters: ...
 
     @property
-    def link(self) -> LinkState: ...
+    def link(self) -> _LinkState: ...
 
     @property
-    def waits(self) -> WaitingPublishes: ...
+    def waits(self) -> _WaitingPublishes: ...
 
     async def ensure(self) -> None:
         """Create the run's streams and consumers; from now on also after every reconnect. Idempotent.

@@ -12,8 +12,8 @@ from astraflow.bus.names import region_prefix
 from astraflow.errors import ConfigError
 
 HUB_DOMAIN = "hub"  # JetStream's domain in the server of a run's home region
-LINK_USER = "region"  # who leaf servers are where a token lets in
-DEFAULT_PORT = 7422
+_LINK_USER = "region"  # who leaf servers are where a token lets in
+_DEFAULT_PORT = 7422
 
 
 class LeafLink(Protocol):
@@ -42,7 +42,7 @@ class HubDoor:
         return _block(
             f'listen: "{self.host}:{self.port}"',
             "no_advertise: true  # a leaf behind NAT would learn an address that it can't reach, and bypass its proxy",
-            f'authorization {{ user: "{LINK_USER}", password: "{token}", timeout: 5 }}',
+            f'authorization {{ user: "{_LINK_USER}", password: "{token}", timeout: 5 }}',
         )
 
 
@@ -71,13 +71,13 @@ class LeafDoor:
         """The address with its secret. Raises ConfigError for an address that isn't one."""
         parts = urlsplit(self.url)
         try:
-            port = parts.port or DEFAULT_PORT
+            port = parts.port or _DEFAULT_PORT
         except ValueError as exc:
-            raise ConfigError(f"hub address {self.url!r} is not like nats://HOST:{DEFAULT_PORT}") from exc
+            raise ConfigError(f"hub address {self.url!r} is not like nats://HOST:{_DEFAULT_PORT}") from exc
         if parts.scheme not in ("nats", "nats-leaf") or not parts.hostname:
-            raise ConfigError(f"hub address {self.url!r} is not like nats://HOST:{DEFAULT_PORT}")
+            raise ConfigError(f"hub address {self.url!r} is not like nats://HOST:{_DEFAULT_PORT}")
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-        return f"nats-leaf://{LINK_USER}:{quote(self.token, safe='')}@{host}:{port}"
+        return f"nats-leaf://{_LINK_USER}:{quote(self.token, safe='')}@{host}:{port}"
 
 
 def _block(*lines: str) -> str:

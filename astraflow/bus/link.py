@@ -18,8 +18,8 @@ from astraflow.errors import BusError, DeniedError, LinkLostError, NoAnswerError
 
 log = logging.getLogger(__name__)
 
-PING_EVERY_S = 2.0  # a half-open connection is noticed within four times this
-FAR_ANSWER_WITHIN_S = 60.0  # behind a thin link, where weights may be ahead of the answer
+_PING_EVERY_S = 2.0  # a half-open connection is noticed within four times this
+_FAR_ANSWER_WITHIN_S = 60.0  # behind a thin link, where weights may be ahead of the answer
 RETRY_FIRST_S, RETRY_MOST_S = 0.05, 1.0
 
 
@@ -162,13 +162,13 @@ class Link:
         unanswered = 0
         while not session.lost.is_set():
             try:
-                async with asyncio.timeout(min(PING_EVERY_S, self._answer_s)):
+                async with asyncio.timeout(min(_PING_EVERY_S, self._answer_s)):
                     await session.lost.wait()
             except TimeoutError:
-                session.expire(max(self._answer_s, FAR_ANSWER_WITHIN_S) if session.far else self._answer_s)
+                session.expire(max(self._answer_s, _FAR_ANSWER_WITHIN_S) if session.far else self._answer_s)
                 received = session.received
                 try:
-                    await session.flush(PING_EVERY_S)
+                    await session.flush(_PING_EVERY_S)
                     unanswered = 0
                 except LinkLostError as exc:
                     unanswered = unanswered + 1 if session.received == received else 0

@@ -22,11 +22,11 @@ _NAME = re.compile(NAME_PATTERN)
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
-class AnyToken(str):
+class _AnyToken(str):
     """Stands for every env, policy, actor … : for patterns of subjects."""
 
 
-ANY = AnyToken("*")
+ANY = _AnyToken("*")
 
 
 class Kind(StrEnum):
@@ -114,7 +114,7 @@ class Names:
     def manifest(self, policy: str) -> str:
         return f"{self.root}.weights.{check_name(policy, 'policy')}.manifest"
 
-    def weight_part(self, policy: str, epoch: int | AnyToken) -> str:
+    def weight_part(self, policy: str, epoch: int | _AnyToken) -> str:
         """Prefix of the parts of a policy's versions; `Parts.put` appends .<digest>."""
         return f"{self.root}.weights.{check_name(policy, 'policy')}.{epoch}.{PART}"
 
@@ -213,7 +213,7 @@ def region_prefix(region: str) -> str:
 
 def check_name(value: str, what: str) -> str:
     """`value`, if it can be the name of a run, region, env or policy. Raises ConfigError."""
-    if not isinstance(value, AnyToken) and not _NAME.fullmatch(value):
+    if not isinstance(value, _AnyToken) and not _NAME.fullmatch(value):
         raise ConfigError(
             f"{what} {value!r} isn't a name; use 1 to 32 lower-case letters, digits and dashes, not a dash at first"
         )
@@ -222,6 +222,6 @@ def check_name(value: str, what: str) -> str:
 
 def check_token(value: str, what: str) -> str:
     """`value`, if it can be one token of a subject. Raises ConfigError."""
-    if not isinstance(value, AnyToken) and not _TOKEN.fullmatch(value):
+    if not isinstance(value, _AnyToken) and not _TOKEN.fullmatch(value):
         raise ConfigError(f"{what} {value!r} can't be part of a subject; use letters, digits, '-' and '_'")
     return value

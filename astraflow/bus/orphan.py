@@ -9,19 +9,19 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
-PARENT = "ASTRAFLOW_SERVER_PARENT"  # in the server's environment: <pid>:<when it started>
-PROC = Path("/proc")
+_PARENT = "ASTRAFLOW_SERVER_PARENT"  # in the server's environment: <pid>:<when it started>
+_PROC = Path("/proc")
 
 
 def marked(environment: dict[str, str]) -> dict[str, str]:
     """`environment` for a server that belongs to this process."""
-    return {**environment, PARENT: f"{os.getpid()}:{_started(os.getpid())}"}
+    return {**environment, _PARENT: f"{os.getpid()}:{_started(os.getpid())}"}
 
 
 def server_of(config: Path) -> int:
     """The process that runs with a configuration; 0 = none, or none that we may see."""
     wanted = str(config).encode()
-    for entry in PROC.glob("[0-9]*"):
+    for entry in _PROC.glob("[0-9]*"):
         with suppress(OSError):
             if wanted in (entry / "cmdline").read_bytes().split(b"\0")[1:]:
                 return int(entry.name)
@@ -31,13 +31,13 @@ def server_of(config: Path) -> int:
 def is_orphan(pid: int) -> bool:
     """Whether the process that started a server has ended."""
     try:
-        environment = (PROC / str(pid) / "environ").read_bytes().split(b"\0")
+        environment = (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
     except OSError:
         return False
     for line in environment:
         name, _, value = line.decode("utf-8", "replace").partition("=")
         parent, _, started = value.partition(":")
-        if name == PARENT and parent.isdigit():
+        if name == _PARENT and parent.isdigit():
             return _started(int(parent)) != started
     return False
 
@@ -51,7 +51,7 @@ def end(pid: int) -> None:
 def _started(pid: int) -> str:
     """When a process started, in ticks since the machine did; "" if there is none, or only its remains."""
     try:
-        state, *fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+        state, *fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:
         return ""
     return "" if state == "Z" else fields[18]

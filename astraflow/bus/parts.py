@@ -21,14 +21,14 @@ from astraflow.messages import PartRef
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
-HEADROOM_BYTES = 4096  # for subject and headers: over max_payload the server ends the connection
+_HEADROOM_BYTES = 4096  # for subject and headers: over max_payload the server ends the connection
 WORKERS = 12  # parts under way
 RETRY_S = 0.05
 
 
 def part_size(link: Link, max_message_bytes: int) -> int:
     """Bytes that go into one message on this server."""
-    return min(max_message_bytes, link.max_payload_bytes - HEADROOM_BYTES)
+    return min(max_message_bytes, link.max_payload_bytes - _HEADROOM_BYTES)
 
 
 def cut(data: bytes | memoryview, size_bytes: int) -> Iterator[memoryview]:

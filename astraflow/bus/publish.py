@@ -30,16 +30,16 @@ log = logging.getLogger(__name__)
 MSG_ID = "Nats-Msg-Id"
 EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 TTL = "Nats-TTL"
-NO_MESSAGE = 10037
-STORE_FAILED = 10077  # a bound is reached, or the disk is full
+_NO_MESSAGE = 10037
+_STORE_FAILED = 10077  # a bound is reached, or the disk is full
 NO_STORAGE = frozenset({10023, 10047})  # the server's own limit is reached
-WRONG_SEQUENCE = frozenset({10071, 10164})
+_WRONG_SEQUENCE = frozenset({10071, 10164})
 DUPLICATE_IN_BATCH = 10201
-BATCH_RETRY = frozenset({10176, 10210})  # incomplete (timed out), too many under way
+_BATCH_RETRY = frozenset({10176, 10210})  # incomplete (timed out), too many under way
 RETRY_FIRST_S, RETRY_MOST_S = 0.02, 0.5
-WARN_FIRST_S = 10.0  # a publish that waits this long says so, then after twice as long
+_WARN_FIRST_S = 10.0  # a publish that waits this long says so, then after twice as long
 NO_ANSWER_YET = "no answer yet"
-WINDOW_BYTES = 8 << 20  # publishes under way
+_WINDOW_BYTES = 8 << 20  # publishes under way
 
 
 class _Error(msgspec.Struct, frozen=True):
@@ -82,7 +82,7 @@ async def read_stored(session: Session, stream: str, **where: int | str) -> Stor
     try:
         found = (await session.api(f"STREAM.MSG.GET.{stream}", where))["message"]
     except ApiError as exc:
-        if exc.err_code == NO_MESSAGE:
+        if exc.err_code == _NO_MESSAGE:
             return None
         raise
     headers = headers_of(base64.b64decode(found.get("hdrs", "")))
@@ -109,7 +109,7 @@ class Publisher:
         self._relief = relief
         self._numbers = itertools.count()
         self.waits = Waits()
-        self._window = Window(WINDOW_BYTES)
+        self._window = Window(_WINDOW_BYTES)
 
     async def store(
         self,
@@ -146,7 +146,7 @@ class Publisher:
     async def persist(self, size_bytes: int, attempt: Attempt, *, what: str, deadline_s: float | None) -> PublishAck:
         """Run `attempt(session)` until it returns, fails for good, or the deadline passes."""
         wait_s, reason, number = RETRY_FIRST_S, NO_ANSWER_YET, next(self._numbers)
-        start_s, warn_after_s = clock.monotonic(), WARN_FIRST_S
+        start_s, warn_after_s = clock.monotonic(), _WARN_FIRST_S
         try:
             async with asyncio.timeout(deadline_s):
                 while True:
@@ -182,18 +182,18 @@ class Publisher:
             if answer.duplicate:
                 self._counters["publish.duplicates"] += 1
             return PublishAck(answer.seq, answer.duplicate)
-        if error.err_code in WRONG_SEQUENCE or error.err_code == DUPLICATE_IN_BATCH:
+        if error.err_code in _WRONG_SEQUENCE or error.err_code == DUPLICATE_IN_BATCH:
             raise ConflictError(error.err_code, error.description)
-        if error.err_code == STORE_FAILED and "maximum" in error.description:
+        if error.err_code == _STORE_FAILED and "maximum" in error.description:
             relief = self._relief.get(answer.stream, "")
             raise FullError(f"stream {answer.stream} is full: {error.description}{relief and f'; {relief}'}")
         if error.err_code in NO_STORAGE:
             raise FullError(
                 f"nats-server has no room left: {error.description}; free disk space or raise its max_file_store"
             )
-        if error.err_code in BATCH_RETRY or error.code == 429:
+        if error.err_code in _BATCH_RETRY or error.code == 429:
             raise NoAnswerError(f"batch isn't stored: {error.description}")
-        if error.err_code == STORE_FAILED or error.code < 500:
+        if error.err_code == _STORE_FAILED or error.code < 500:
             raise BusError(
                 f"stream {answer.stream} refused {subject}: {error.description} (err_code {error.err_code}); "
                 f"see the server's log and its disk"

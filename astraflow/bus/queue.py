@@ -35,22 +35,22 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EXPIRES_S = 5.0  # short: a frozen process's open pull swallows messages
-HEARTBEAT_S = 1.0
+_HEARTBEAT_S = 1.0
 SILENT_S = 2.5  # without a message or heartbeat for this long the pull is taken for lost
 FAR_SILENT_S = 30.0  # the same behind a thin link
 RETRY_S = 0.1
-FAR_RETRY_S = 1.0
-MAX_PULL = 4096
+_FAR_RETRY_S = 1.0
+_MAX_PULL = 4096
 
 
 @dataclass(slots=True)
-class NatsDelivery:
+class _NatsDelivery:
     """`Delivery` of a pull consumer."""
 
     message: Any
     envelope: Envelope
     attempts: int
-    _queue: "NatsWorkQueue"
+    _queue: "_NatsWorkQueue"
     _reply: str
     _raw: "Msg"
     _headers: dict[str, str] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class NatsDelivery:
             self._queue.kept.discard(self._reply)
 
 
-class NatsWorkQueue:
+class _NatsWorkQueue:
     """`WorkQueue` on a shared durable pull consumer. Made by `NatsQueues.open`."""
 
     def __init__(
@@ -107,7 +107,7 @@ class NatsWorkQueue:
             while True:
                 messages: list[Msg] = []
                 try:
-                    await self._pull_some(min(limit, MAX_PULL), messages, wait=wait)
+                    await self._pull_some(min(limit, _MAX_PULL), messages, wait=wait)
                     deliveries = await self._decoded(messages)
                 except BaseException:
                     self._hand_back(messages)
@@ -183,7 +183,7 @@ class NatsWorkQueue:
             return
         request: dict[str, Any] = {"batch": limit}
         if wait:
-            request |= {"expires": int(EXPIRES_S * SECOND_NS), "idle_heartbeat": int(HEARTBEAT_S * SECOND_NS)}
+            request |= {"expires": int(EXPIRES_S * SECOND_NS), "idle_heartbeat": int(_HEARTBEAT_S * SECOND_NS)}
         else:
             request["no_wait"] = True
         await feed.pull(request, alone=True)
@@ -226,7 +226,7 @@ class NatsWorkQueue:
             except MessageError as exc:
                 await self.bury(msg, str(exc))
                 continue
-            deliveries.append(NatsDelivery(message, envelope, tokens.delivered, self, msg.reply, msg, headers))
+            deliveries.append(_NatsDelivery(message, envelope, tokens.delivered, self, msg.reply, msg, headers))
         return deliveries
 
     async def bury(self, msg: "Msg", reason: str) -> None:
@@ -257,7 +257,7 @@ class NatsWorkQueue:
         self._hand_back([])
         session = await self._link.session()
         if session.far:  # what is there is others' business; most likely the link is cut
-            await asyncio.sleep(FAR_RETRY_S)
+            await asyncio.sleep(_FAR_RETRY_S)
             return
         await asyncio.sleep(RETRY_S)
         try:
@@ -279,9 +279,9 @@ class NatsQueues:
         self._counters = counters
 
     @asynccontextmanager
-    async def open(self, stream: str, consumer: str) -> AsyncIterator[NatsWorkQueue]:
+    async def open(self, stream: str, consumer: str) -> AsyncIterator[_NatsWorkQueue]:
         async with Background(grace_s=2.0) as background, Background() as renewing:
-            queue = NatsWorkQueue(
+            queue = _NatsWorkQueue(
                 stream, consumer, link=self._link, topology=self._topology, claims=self._claims,
                 dead_letters=self._dead_letters, counters=self._counters, background=background,
             )  # fmt: skip

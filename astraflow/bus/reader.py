@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 BATCH = 512
 MAX_BYTES = 4 << 20
 LOOK_EVERY_S = 1.0  # without news: what says that there is more may be lost
-LOOK_SELDOM_S = 8.0  # after a long silence: news is only ever lost with the connection, or by a server that lags
-BEHIND_S = 0.02  # a server of a cluster may have less than the one whose news it was
+_LOOK_SELDOM_S = 8.0  # after a long silence: news is only ever lost with the connection, or by a server that lags
+_BEHIND_S = 0.02  # a server of a cluster may have less than the one whose news it was
 SILENT_S = 2.5
 FAR_SILENT_S = 30.0  # behind a thin link, where weights may be ahead of an answer
 RETRY_S = 0.1
-PENDING, LAST, TIME = "Nats-Num-Pending", "Nats-Last-Sequence", "Nats-Time-Stamp"
+_PENDING, LAST, _TIME = "Nats-Num-Pending", "Nats-Last-Sequence", "Nats-Time-Stamp"
 
 
 async def stream_state(session: Session, stream: str) -> LogState:
@@ -58,15 +58,15 @@ async def stream_info(session: Session, stream: str) -> tuple[LogState, float]:
         messages=state["messages"],
         bytes=state["bytes"],
     )
-    return found, server_seconds(info["ts"])
+    return found, _server_seconds(info["ts"])
 
 
 async def server_time(session: Session, stream: str) -> float:
     """As `stream_info`, but raises ApiError if there is no such stream (yet)."""
-    return server_seconds((await session.api(f"STREAM.INFO.{stream}"))["ts"])
+    return _server_seconds((await session.api(f"STREAM.INFO.{stream}"))["ts"])
 
 
-def server_seconds(moment: str) -> float:
+def _server_seconds(moment: str) -> float:
     """Unix seconds of a time as the server writes it."""
     return datetime.fromisoformat(moment).timestamp()
 
@@ -132,11 +132,11 @@ async def reading(
                         yield raw
             if rung and not found:
                 rung = False
-                await asyncio.sleep(BEHIND_S)
+                await asyncio.sleep(_BEHIND_S)
                 continue
             yield None
             rung = await _rings(bell, within_s)
-            within_s = LOOK_EVERY_S if rung or often else min(2 * within_s, LOOK_SELDOM_S)
+            within_s = LOOK_EVERY_S if rung or often else min(2 * within_s, _LOOK_SELDOM_S)
     finally:
         await bell.discard()
         for reader in readers:
@@ -212,9 +212,9 @@ class Reader:
                 yield None
                 return
             last, self._next = sequence, sequence + 1
-            stored_at = server_seconds(headers[TIME]) if TIME in headers else self._began_at
+            stored_at = _server_seconds(headers[_TIME]) if _TIME in headers else self._began_at
             stored = Stored(headers.get(SUBJECT, ""), sequence, headers, msg.data, stored_at)
-            yield Raw(stored, int(headers.get(PENDING, 0)), max(0.0, self._began_at - stored_at))
+            yield Raw(stored, int(headers.get(_PENDING, 0)), max(0.0, self._began_at - stored_at))
 
     async def _wait(self, feed: Feed) -> "Msg | None":
         try:

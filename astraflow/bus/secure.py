@@ -23,7 +23,7 @@ from astraflow.extras import install_hint
 from astraflow.messages.roles import Role
 
 RUN_FILE = "run"  # in a folder of credentials: whose they are
-ACCOUNTS_FILE = "accounts.conf"
+_ACCOUNTS_FILE = "accounts.conf"
 NODES = "nodes"  # in a run's folder of credentials: a folder for each node that has keys of its own
 
 
@@ -41,7 +41,7 @@ class SecureFolder:
         at = self.path.resolve()
         return (
             f'tls {{ cert_file: "{at}/server.pem", key_file: "{at}/server.key", timeout: 5 }}\n'
-            f'include "{ACCOUNTS_FILE}"'
+            f'include "{_ACCOUNTS_FILE}"'
         )
 
 
@@ -62,8 +62,8 @@ def prepare(
         for topology in wanted:
             _settle_run(credentials / topology.run, topology, folder / "ca.pem", nodes)
         every = [_topology_of(path) for path in sorted(credentials.iterdir()) if (path / "region").exists()]
-        text = accounts_text({topology: _public_keys(credentials / topology.run) for topology in every})
-        (folder / ACCOUNTS_FILE).write_text(text)
+        text = _accounts_text({topology: _public_keys(credentials / topology.run) for topology in every})
+        (folder / _ACCOUNTS_FILE).write_text(text)
     except OSError as exc:
         raise ConfigError(f"{folder} can't be used: {exc}") from exc
     return SecureFolder(
@@ -73,7 +73,7 @@ def prepare(
     )
 
 
-def accounts_text(runs: Mapping[Topology, Mapping[Role, Sequence[str]]]) -> str:
+def _accounts_text(runs: Mapping[Topology, Mapping[Role, Sequence[str]]]) -> str:
     """nats-server's accounts, users and rights: per run one account with JetStream and one for each role.
 
     Args: public keys by role, by run.

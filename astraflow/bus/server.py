@@ -28,12 +28,12 @@ log = logging.getLogger(__name__)
 
 READY_WITHIN_S = 15.0
 LOCK_WITHIN_S = 5.0
-ORPHAN_ENDS_WITHIN_S = 2.0  # a server whose parent has just died needs a moment to end
+_ORPHAN_ENDS_WITHIN_S = 2.0  # a server whose parent has just died needs a moment to end
 STOP_WITHIN_S = 5.0
-PROBE_EVERY_S = 0.005
+_PROBE_EVERY_S = 0.005
 PROBE_WITHIN_S = 0.5
-PORT_TRIES = 5
-NO_STORE_BOUND = 1 << 50  # streams reserve their bounds, which a small disk may never come to
+_PORT_TRIES = 5
+_NO_STORE_BOUND = 1 << 50  # streams reserve their bounds, which a small disk may never come to
 
 _CONFIG = """\
 # written by astraflow; changes are lost
@@ -112,14 +112,14 @@ class EmbeddedServer:
             raise BusError(f"nats-server's folder {self.folder} can't be used: {exc}") from exc
         lock = await self._lock()
         try:
-            for attempt in range(PORT_TRIES):
+            for attempt in range(_PORT_TRIES):
                 if self._any_port:
                     self.port = self.port or free_port(self.host)
                 self._write_config()
                 if await self._try_start(binary, lock):
                     self._any_port = False  # when it is started again, clients look for it here
                     return
-                if not self._any_port or attempt == PORT_TRIES - 1:
+                if not self._any_port or attempt == _PORT_TRIES - 1:
                     raise BusError(
                         f"port {self.port} on {self.host} is taken; stop what listens there (`ss -ltnp`), or give "
                         f"another port"
@@ -164,7 +164,7 @@ class EmbeddedServer:
             store=store,
             links=self._leaf.settings(self.token) if self._leaf else "",
             domain=f"domain: {self._leaf.domain}" if self._leaf else "",
-            max_store_bytes=self._max_store_bytes or NO_STORE_BOUND,
+            max_store_bytes=self._max_store_bytes or _NO_STORE_BOUND,
             log=self.log_file.resolve(),
             pid=self.folder.resolve() / "pid",
         )
@@ -174,7 +174,7 @@ class EmbeddedServer:
         """An exclusive lock on the folder that lives as long as the child. Raises BusError if another server has it."""
         lock = os.open(self.folder / "lock", os.O_CREAT | os.O_RDWR, 0o600)
         started = clock.monotonic()
-        deadline, orphans_until = started + LOCK_WITHIN_S, started + ORPHAN_ENDS_WITHIN_S
+        deadline, orphans_until = started + LOCK_WITHIN_S, started + _ORPHAN_ENDS_WITHIN_S
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -189,7 +189,7 @@ class EmbeddedServer:
                     raise BusError(
                         f"{who} uses {self.folder}; stop the run that owns it, or use another folder"
                     ) from exc
-                await asyncio.sleep(PROBE_EVERY_S * 10)
+                await asyncio.sleep(_PROBE_EVERY_S * 10)
             else:
                 return lock
 
@@ -212,7 +212,7 @@ class EmbeddedServer:
         while self._process.returncode is None and clock.monotonic() < deadline:
             if await self._answers():
                 return True
-            await asyncio.sleep(PROBE_EVERY_S)
+            await asyncio.sleep(_PROBE_EVERY_S)
         await self.stop()
         said = self.log_file.read_bytes()[seen:].decode("utf-8", "replace") if self.log_file.exists() else ""
         if "listening on leafnode port" in said:

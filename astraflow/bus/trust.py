@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
 
 
-KEY_ENDING = ".nk"
+_KEY_ENDING = ".nk"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ def credentials(file: str) -> dict[str, Any]:
 
 def inbox_of(options: BusOptions, name: str) -> str:
     """What the subjects of our answers begin with: of a key its own, where nobody else may listen or answer."""
-    if not options.credentials_file.endswith(KEY_ENDING):
+    if not options.credentials_file.endswith(_KEY_ENDING):
         return f"{INBOX}.{name}"
     import nkeys
 

@@ -42,12 +42,12 @@ from astraflow.messages import (
 from astraflow.messages.roles import Role
 
 DAY_S = 86_400.0
-MEMBERS_S = 3600.0  # a record that nobody renews goes, whatever time to live its writer gave it
+_MEMBERS_S = 3600.0  # a record that nobody renews goes, whatever time to live its writer gave it
 DUPLICATE_WINDOW_S = 600.0  # longer than any retry of a publish
 SHORT_WINDOW_S = 0.1  # the least that the server takes: a task that is brought again is meant to be played again
-MARKER_TTL_S = 60.0
+_MARKER_TTL_S = 60.0
 EVERYBODY = tuple(Role)
-WATCHERS = (Role.RECORDER, Role.OBSERVER, Role.USER)
+_WATCHERS = (Role.RECORDER, Role.OBSERVER, Role.USER)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,7 +255,7 @@ def home_rows(names: Names, limits: Limits, envs: Sequence[str], policies: Seque
         Row(
             kind=Kind.EPISODES, stream=names.episodes, subjects=(names.episode(ANY),),
             parts=_parts(names.episode(ANY)), messages=(Episode,), writers=(Role.ROLLOUT,),
-            readers=(Role.DATAFLOW, *WATCHERS), purgers=(Role.DATAFLOW,), atomic=True,
+            readers=(Role.DATAFLOW, *_WATCHERS), purgers=(Role.DATAFLOW,), atomic=True,
             max_bytes=limits.max_episodes_bytes, bound_key="bus.max_episodes_bytes",
             released="below dataflow's snapshot and every episode still referred to", replicas=replicas,
         ),
@@ -276,12 +276,12 @@ def home_rows(names: Names, limits: Limits, envs: Sequence[str], policies: Seque
         ),
         Row(
             kind=Kind.METRICS, stream=names.metrics, subjects=(names.metric(ANY),), parts=_parts(names.metric(ANY)),
-            messages=(Metrics,), writers=EVERYBODY, readers=WATCHERS, released="by age and size", atomic=True,
+            messages=(Metrics,), writers=EVERYBODY, readers=_WATCHERS, released="by age and size", atomic=True,
             push_back=False, max_bytes=limits.max_metrics_bytes, max_age_s=30 * DAY_S, replicas=replicas,
         ),
         Row(
             kind=Kind.EVENTS, stream=names.events, subjects=(names.event(ANY),), parts=_parts(names.event(ANY)),
-            messages=(Event,), writers=EVERYBODY, readers=WATCHERS, released="by age and size", atomic=True,
+            messages=(Event,), writers=EVERYBODY, readers=_WATCHERS, released="by age and size", atomic=True,
             push_back=False, max_bytes=limits.max_events_bytes, max_age_s=30 * DAY_S, replicas=replicas,
         ),
         Row(
@@ -305,14 +305,14 @@ def home_rows(names: Names, limits: Limits, envs: Sequence[str], policies: Seque
             messages=_held(loose=False),
             writers=(),  # each family of keys has its own
             readers=EVERYBODY, released="overwritten, deleted or expired", max_per_subject=1, message_ttl=True,
-            marker_ttl_s=MARKER_TTL_S, replicas=replicas,
+            marker_ttl_s=_MARKER_TTL_S, replicas=replicas,
         ),
         Row(  # without markers, which need a stream that whoever writes one of its keys may roll up, and so wipe
             kind=Kind.MEMBERS, stream=names.members,
             subjects=tuple(names.kv_pattern(family.pattern) for family in FAMILIES if family.loose),
             messages=_held(loose=True), writers=(), readers=EVERYBODY, released="overwritten or expired",
             push_back=False, max_per_subject=1, message_ttl=True, max_bytes=limits.max_members_bytes,
-            max_message_bytes=limits.max_member_bytes, max_age_s=MEMBERS_S, replicas=replicas,
+            max_message_bytes=limits.max_member_bytes, max_age_s=_MEMBERS_S, replicas=replicas,
         ),
     )  # fmt: skip
     rows = shared + tuple(row for policy in policies for row in _policy_rows(names, limits, policy))

@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     from astraflow.messages.roles import Role
     from astraflow.node.join import node_name
 
-    agents = agents_in(args.file)
+    agents = _agents_in(args.file)
     log_to_stderr()
     node = node_name(args.name)
     who = Identity(
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def agents_in(file: Path) -> "list[Agent]":
+def _agents_in(file: Path) -> "list[Agent]":
     """The agents of a Python file. Raises ConfigError if it can't be run, has none, or two for one environment."""
     from astraflow.envs.agents import Agent
     from astraflow.named import load_file

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from astraflow.bus import HubDoor
     from astraflow.bus.secure import SecureFolder
 
-DEFAULT_LISTEN = "127.0.0.1:4222"
+_DEFAULT_LISTEN = "127.0.0.1:4222"
 
 
 def add(verbs: Verbs) -> None:
@@ -60,7 +60,7 @@ def add(verbs: Verbs) -> None:
         help="with --secure: a run that may use it; may be repeated; runs of earlier starts stay; "
         "with --leaf: a run to take part in (default: all of the hub's)",
     )
-    parser.add_argument("--listen", metavar="HOST:PORT", default=DEFAULT_LISTEN, help=f"(default: {DEFAULT_LISTEN})")
+    parser.add_argument("--listen", metavar="HOST:PORT", default=_DEFAULT_LISTEN, help=f"(default: {_DEFAULT_LISTEN})")
     parser.add_argument("--leaf-listen", metavar="HOST:PORT", help="let other regions' leaf servers join here")
     parser.add_argument(
         "--region", default="local", help="bus.region of these runs; a leaf's own name (default: local)"

@@ -6,7 +6,7 @@ import sys
 from astraflow.cli.arguments import Verbs, add_run_file, add_verb
 from astraflow.errors import ConfigError
 
-MISTAKES = 1  # found what it was asked to look for; 2 would be a wrong use of the command
+_MISTAKES = 1  # found what it was asked to look for; 2 would be a wrong use of the command
 
 
 def add(verbs: Verbs) -> None:
@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
         config = load(args.run_file, args.overrides)
     except ConfigError as exc:
         sys.stderr.write(f"astraflow: {exc}\n")
-        return MISTAKES
+        return _MISTAKES
     lines = (*pipeline(config), *question_sets(config), *downloads(config), *unseen_answers(config))
     sys.stdout.write("".join(f"# {line}\n" for line in lines) + "\n" + resolved(config))
     return 0

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from astraflow.actors.base.connection import Connection
     from astraflow.view.run_view import RunView
 
-MARGIN_S = 10.0
+_MARGIN_S = 10.0
 """Over the grace time: a record of a process that was killed has to expire."""
 
 
@@ -52,7 +52,7 @@ async def _drain(connection: "Connection", run_name: str, target: str, *, wait: 
         view = await read_view(bus)
         _check(view, target)
         assert view.config is not None
-        started, patience_s = clock.monotonic(), view.config.node.grace_s + MARGIN_S
+        started, patience_s = clock.monotonic(), view.config.node.grace_s + _MARGIN_S
         await order_drain(bus, target, by=f"{getpass.getuser()} on {socket.gethostname()}")
         if not wait or (target == UP_NODE and not view.config.bus.url):  # its server leaves with it
             sys.stdout.write(f"{target} is told to drain\n")

@@ -10,7 +10,7 @@ import astraflow
 from astraflow.cli.arguments import Verbs, add_verb
 from astraflow.errors import ConfigError
 
-RUN_FILE, ENV_FILE = "run.toml", "my_env.py"
+RUN_FILE, _ENV_FILE = "run.toml", "my_env.py"
 
 _RUN = """\
 # A tiny model learns the environment in my_env.py, on a CPU, in about two minutes:
@@ -96,27 +96,27 @@ def run(args: argparse.Namespace) -> int:
     folder = Path(args.folder).expanduser()
     if args.examples:
         target = folder / "examples"
-        refuse_existing(target)
-        shutil.copytree(examples_folder(), target, ignore=shutil.ignore_patterns("__pycache__"))
+        _refuse_existing(target)
+        shutil.copytree(_examples_folder(), target, ignore=shutil.ignore_patterns("__pycache__"))
         sys.stdout.write(f"wrote {target}; {target / 'README.md'} tells what is there\n")
         return 0
-    for name in (RUN_FILE, ENV_FILE):
-        refuse_existing(folder / name)
+    for name in (RUN_FILE, _ENV_FILE):
+        _refuse_existing(folder / name)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / RUN_FILE).write_text(_RUN, encoding="utf-8")
-    (folder / ENV_FILE).write_text(_ENV, encoding="utf-8")
+    (folder / _ENV_FILE).write_text(_ENV, encoding="utf-8")
     there = "" if folder == Path() else f"cd {args.folder} && "
-    sys.stdout.write(f"wrote {folder / RUN_FILE} and {folder / ENV_FILE}; now: {there}astraflow up {RUN_FILE}\n")
+    sys.stdout.write(f"wrote {folder / RUN_FILE} and {folder / _ENV_FILE}; now: {there}astraflow up {RUN_FILE}\n")
     return 0
 
 
-def refuse_existing(path: Path) -> None:
+def _refuse_existing(path: Path) -> None:
     """Raises ConfigError if there is something: it may be somebody's work."""
     if path.exists():
         raise ConfigError(f"{path} is there already; move it away, or name another folder")
 
 
-def examples_folder() -> Path:
+def _examples_folder() -> Path:
     """Of this installation: beside the package in a checkout, in the shared data of a wheel. Raises ConfigError."""
     beside = Path(astraflow.__file__).parents[1] / "examples"
     shared = Path(sysconfig.get_path("data")) / "share/astraflow/examples"

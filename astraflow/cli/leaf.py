@@ -17,7 +17,7 @@ from astraflow.ports import host_for_others
 if TYPE_CHECKING:
     from astraflow.bus import EmbeddedServer, HubDoor
 
-RESTARTS = 10  # of the nats-server in ten minutes
+_RESTARTS = 10  # of the nats-server in ten minutes
 
 
 def door_of(args: argparse.Namespace) -> "HubDoor | None":
@@ -65,7 +65,7 @@ async def _serve(server: "EmbeddedServer", region: str, runs: list[str], hub: st
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    async with embedded_server(server, max_restarts=RESTARTS, report=_say):
+    async with embedded_server(server, max_restarts=_RESTARTS, report=_say):
         _say(f"leaf of region {region} on {server.url}, joined to {hub}; its folder is {server.folder}")
 
         def ready(run: str) -> None:

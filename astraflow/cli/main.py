@@ -31,10 +31,10 @@ from astraflow.cli.parser import Parser
 from astraflow.concurrency import innermost
 from astraflow.errors import AstraflowError, ConfigError
 
-EXIT_FAILED, EXIT_USER, EXIT_INTERRUPTED = 1, 2, 130
+_EXIT_FAILED, EXIT_USER, _EXIT_INTERRUPTED = 1, 2, 130
 
 
-VIEWS = ("up", "node", "top")  # what they print is a view of something that goes on without it
+_VIEWS = ("up", "node", "top")  # what they print is a view of something that goes on without it
 
 
 def parser() -> Parser:
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_USER
     args = known.parse_all(argv)
     printed = sys.stdout
-    output = guard_output(is_view=args.parser.prog.split()[-1] in VIEWS)
+    output = guard_output(is_view=args.parser.prog.split()[-1] in _VIEWS)
     try:
         code: int = args.run(args)
         output.flush()
@@ -73,9 +73,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(error)
     except (KeyboardInterrupt, asyncio.CancelledError):  # noqa: ASYNC103 - the loop has ended
         sys.stderr.write("astraflow: interrupted\n")
-        return EXIT_INTERRUPTED  # noqa: ASYNC104
+        return _EXIT_INTERRUPTED  # noqa: ASYNC104
     except BrokenPipeError:  # `astraflow status | head`
-        return EXIT_FAILED
+        return _EXIT_FAILED
     finally:
         sys.stdout = printed
     return code
@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _complain(error: AstraflowError) -> int:
     sys.stderr.write(f"astraflow: {error}\n")
-    return EXIT_USER if isinstance(error, ConfigError) else EXIT_FAILED
+    return EXIT_USER if isinstance(error, ConfigError) else _EXIT_FAILED
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from astraflow.messages.roles import Role
     from astraflow.node.runfolder import RunFolder
 
-RUNS = Path("runs")
+_RUNS = Path("runs")
 
 
 def add_where(parser: argparse.ArgumentParser) -> None:
@@ -82,7 +82,7 @@ def _folder(args: argparse.Namespace) -> "RunFolder | None":
     from astraflow.node.runfolder import RunFolder
 
     if args.folder is None:
-        return folder_of(args.run_name, beside=RUNS) if args.run_name else None
+        return folder_of(args.run_name, beside=_RUNS) if args.run_name else None
     folder = RunFolder(args.folder)
     owner = folder.owner()
     if args.run_name and owner is not None and owner.run != args.run_name:
@@ -107,7 +107,7 @@ def _live_folder() -> Path:
     from astraflow.node.local_runs import live_here
     from astraflow.node.runfolder import LOCK_NAME, RunFolder
 
-    live = [lock.parent for lock in sorted(RUNS.glob(f"*/{LOCK_NAME}")) if RunFolder(lock.parent).live()]
+    live = [lock.parent for lock in sorted(_RUNS.glob(f"*/{LOCK_NAME}")) if RunFolder(lock.parent).live()]
     if len(live) == 1:
         return live[0]
     if live:

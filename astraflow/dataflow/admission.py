@@ -11,10 +11,10 @@ from astraflow.dataflow.policy_flow import PolicyFlow
 from astraflow.dataflow.sources import Choice, Mixer
 
 # Credit comes in fractions of a group when the yield is below 1.
-LEAST_CREDIT = 1e-9
+_LEAST_CREDIT = 1e-9
 
 
-class Proposal(NamedTuple):
+class _Proposal(NamedTuple):
     """A group to issue."""
 
     choice: Choice
@@ -23,7 +23,7 @@ class Proposal(NamedTuple):
 
 def by_credit(
     mixer: Mixer, flows: Mapping[str, PolicyFlow], trained_by: Mapping[str, tuple[str, ...]], *, tightest: bool = False
-) -> list[Proposal]:
+) -> list[_Proposal]:
     """Groups until no policy has credit or no source has groups.
 
     Args:
@@ -34,7 +34,7 @@ def by_credit(
     trial = mixer.copy()
     more = dict.fromkeys(flows, 0)
     proposals = []
-    while hungry := {name for name, flow in flows.items() if flow.credit(more[name]) > LEAST_CREDIT}:
+    while hungry := {name for name, flow in flows.items() if flow.credit(more[name]) > _LEAST_CREDIT}:
         held_up = live - hungry if tightest else set()
         choice = trial.choose(
             source for source, fed in trained_by.items() if hungry.intersection(fed) and not held_up.intersection(fed)
@@ -44,14 +44,14 @@ def by_credit(
         source, position = choice.key.source, choice.position
         fed = trained_by[source]
         oldest = {name: flows[name].oldest_useful(more[name]) for name in fed if name in hungry}
-        proposals.append(Proposal(choice, {name: version for name, version in oldest.items() if version > 0}))
+        proposals.append(_Proposal(choice, {name: version for name, version in oldest.items() if version > 0}))
         trial.advance(source, position)
         for name in fed:
             more[name] += 1
     return proposals
 
 
-def cohort(mixer: Mixer, flows: Mapping[str, PolicyFlow], trained_by: Mapping[str, tuple[str, ...]]) -> list[Proposal]:
+def cohort(mixer: Mixer, flows: Mapping[str, PolicyFlow], trained_by: Mapping[str, tuple[str, ...]]) -> list[_Proposal]:
     """Everything that the next batches lack, all at once, less what is in flight; [] unless every trainer is idle.
 
     What this gives depends on batches and versions only, never on the order in which episodes came.
@@ -68,7 +68,7 @@ def cohort(mixer: Mixer, flows: Mapping[str, PolicyFlow], trained_by: Mapping[st
             break
         source, position = choice.key.source, choice.position
         fed = [name for name in trained_by[source] if name in live]
-        proposals.append(Proposal(choice, {name: live[name].trainer.version for name in fed}))
+        proposals.append(_Proposal(choice, {name: live[name].trainer.version for name in fed}))
         trial.advance(source, position)
         for name in fed:
             lacking[name] -= 1

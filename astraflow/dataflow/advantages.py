@@ -19,7 +19,7 @@ Scores = Mapping[str, float]  # a member's, by role
 AdvantageFunction = Callable[[Rewards], Rewards]
 
 # A group whose rewards differ by rounding noise only isn't blown up to unit size.
-STD_FLOOR = 1e-4
+_STD_FLOOR = 1e-4
 
 
 def grpo(rewards_G: Rewards) -> Rewards:
@@ -34,7 +34,7 @@ def grpo(rewards_G: Rewards) -> Rewards:
     centred_G = dr_grpo(rewards_G)
     if rewards_G.size == 1 or not centred_G.any():
         return centred_G
-    normalised_G: Rewards = centred_G / (np.std(rewards_G, ddof=1) + STD_FLOOR)
+    normalised_G: Rewards = centred_G / (np.std(rewards_G, ddof=1) + _STD_FLOOR)
     return normalised_G
 
 

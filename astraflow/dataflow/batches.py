@@ -12,7 +12,7 @@ from astraflow.dataflow.staleness import VersionMap, staleness
 from astraflow.messages import Sample, SampleBatch
 
 
-def samples_of(group: BufferedGroup, policy: str, held: HeldEpisodes) -> list[Sample]:
+def _samples_of(group: BufferedGroup, policy: str, held: HeldEpisodes) -> list[Sample]:
     """What is trained of the group, in order of member; an episode's trajectories in one role share its advantage."""
     alone = not group.roles
     return [
@@ -28,7 +28,7 @@ def build_batch(
     versions: VersionMap, train_step: int, last: bool,
 ) -> SampleBatch:  # fmt: skip
     """Batch `number`, to be trained at `train_step`. `groups` may be empty only in a last batch."""
-    samples = [sample for group in groups for sample in samples_of(group, policy, held)]
+    samples = [sample for group in groups for sample in _samples_of(group, policy, held)]
     sampled_by = [[span.version for span in sample.versions] for sample in samples]
     ages = [staleness(versions, of_sample, train_step) for of_sample in sampled_by]
     return SampleBatch(

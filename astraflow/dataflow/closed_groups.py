@@ -22,7 +22,7 @@ from astraflow.dataflow.stages import Stage, StageState
 from astraflow.dataflow.staleness import VersionMap
 
 
-class Spent(msgspec.Struct):
+class _Spent(msgspec.Struct):
     """A group that the log has in a batch before it is closed here. In snapshots; append fields only."""
 
     members: list[int]
@@ -33,7 +33,7 @@ class Spent(msgspec.Struct):
 class ClosedGroupsState(msgspec.Struct):
     """What snapshots keep; append fields only."""
 
-    spent: dict[str, Spent] = {}
+    spent: dict[str, _Spent] = {}
     replay: list[ReplayGroup] = []
     order: StageState | None = None
     rank: StageState | None = None  # of the replay
@@ -150,7 +150,7 @@ class ClosedGroups:
             self._spent[group_id].uses += 1
             return True
         if not settled(group_id):
-            self._spent[group_id] = Spent(members, number)
+            self._spent[group_id] = _Spent(members, number)
         return False
 
     def _remember(self, group: BufferedGroup, batch: int, uses: int = 1) -> None:

@@ -37,7 +37,7 @@ REPORT_S = 10.0  # a rollout ends an episode at its deadline; its record then ne
 
 
 @dataclass(frozen=True, kw_only=True)
-class EpisodeTaken:
+class _EpisodeTaken:
     """What `on_episode` made of a record."""
 
     arrival: Arrival
@@ -166,28 +166,28 @@ class DataflowCore:
 
     # --- episodes ---
 
-    def on_episode(self, episode: Episode, sequence: int) -> EpisodeTaken:
+    def on_episode(self, episode: Episode, sequence: int) -> _EpisodeTaken:
         """A record from EPISODES, in order of the log; `sequence` counts from 1. Never raises, whatever it says."""
         if sequence <= self._state.cursor:
-            return EpisodeTaken(arrival=Arrival.SEEN)
+            return _EpisodeTaken(arrival=Arrival.SEEN)
         assert not self._unresolved, "resolve() comes first"
         self._state.cursor = sequence
         parsed = parse_task_id(episode.task_id)
         group = self._state.groups.get(episode.group_id)
         if parsed is None or not self._fits(episode, *parsed, group):
             self._state.unknown += 1
-            return EpisodeTaken(arrival=Arrival.UNKNOWN)
+            return _EpisodeTaken(arrival=Arrival.UNKNOWN)
         if group is None:
             self._count(self._state.trained_by.get(parsed[1].source, ()), ledger.LATE)
-            return EpisodeTaken(arrival=Arrival.LATE)
+            return _EpisodeTaken(arrival=Arrival.LATE)
         arrival = group.seat_record(episode, sequence, max_attempts=self._state.config.dataflow.max_attempts)
         self._state.note(group)
         if arrival is not Arrival.TERMINAL:
             self._count(group.trained_by, ledger.LATE if arrival is Arrival.LATE else ledger.RETRIED)
-            return EpisodeTaken(arrival=arrival)
+            return _EpisodeTaken(arrival=arrival)
         if group.seats[episode.member].sequence:
             self._state.held.put(sequence, episode)
-        return EpisodeTaken(arrival=Arrival.TERMINAL, fates=self._close_if_complete(group))
+        return _EpisodeTaken(arrival=Arrival.TERMINAL, fates=self._close_if_complete(group))
 
     def _fits(self, episode: Episode, incarnation: str, key: GroupKey, member: int, group: OpenGroup | None) -> bool:
         """The record names a task that was issued, and its fields agree on which one."""

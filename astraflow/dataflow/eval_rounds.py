@@ -73,7 +73,7 @@ class Tally(msgspec.Struct):
         self.oldest_version, self.newest_version = min(known + versions), max(self.newest_version, *versions)
 
 
-class Graded(msgspec.Struct, frozen=True, array_like=True):
+class _Graded(msgspec.Struct, frozen=True, array_like=True):
     """The graded answers to one task."""
 
     answers: int
@@ -99,7 +99,7 @@ class Round(msgspec.Struct):
     began_at: float = 0.0  # unix seconds
     ended_at: float = 0.0
     tallies: dict[str, Tally] = {}
-    tasks: list[Graded] = []  # closed ones that are graded, in no order
+    tasks: list[_Graded] = []  # closed ones that are graded, in no order
 
     def close_task(self, episodes: list[Episode], policies: tuple[str, ...], *, failed: int) -> None:
         """All records of one task are in: these, and `failed` members without one."""
@@ -120,7 +120,7 @@ class Round(msgspec.Struct):
         if corrects:
             self.corrects += sum(corrects)
             self.graded += len(corrects)
-            self.tasks.append(Graded(len(corrects), sum(correct >= 1 for correct in corrects), sum(corrects)))
+            self.tasks.append(_Graded(len(corrects), sum(correct >= 1 for correct in corrects), sum(corrects)))
 
     def values(self, policy: str, *, repeats: int) -> dict[str, float]:
         """The metrics of kind eval."""

@@ -18,7 +18,7 @@ from astraflow.dataflow.ledger import Fate
 from astraflow.messages import TRAINABLE_REASONS, Decision, DecisionKind, Episode, Reason
 from astraflow.messages.ids import GroupKey
 
-RETRIED_REASONS = frozenset({Reason.INFRA, Reason.TIMEOUT})
+_RETRIED_REASONS = frozenset({Reason.INFRA, Reason.TIMEOUT})
 
 
 class Arrival(StrEnum):
@@ -104,7 +104,7 @@ class OpenGroup(msgspec.Struct):
             return Arrival.TERMINAL
         if episode.attempt < seat.attempt or seat.retry:
             return Arrival.LATE
-        if episode.reason in RETRIED_REASONS and seat.attempt + 1 < max_attempts:
+        if episode.reason in _RETRIED_REASONS and seat.attempt + 1 < max_attempts:
             seat.retry = True
             return Arrival.RETRY
         seat.failure = Fate(episode.reason)

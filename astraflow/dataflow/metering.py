@@ -5,7 +5,7 @@ going past `max_staleness`, nor for more than its remaining steps.
 """
 
 # One closed group moves the yield by a sixteenth, so about the last sixteen groups count.
-YIELD_MOMENTUM = 1 / 16
+_YIELD_MOMENTUM = 1 / 16
 # At a yield of 0 credit would be endless: at most eight groups are in flight for one that is wanted.
 LEAST_YIELD = 1 / 8
 
@@ -15,7 +15,7 @@ def next_yield(observed: float, passed: bool) -> float:
 
     It starts at 1, so that nothing is issued twice over before there is a reason to.
     """
-    moved = observed + YIELD_MOMENTUM * (float(passed) - observed)
+    moved = observed + _YIELD_MOMENTUM * (float(passed) - observed)
     return min(1.0, max(LEAST_YIELD, moved))
 
 

@@ -15,7 +15,7 @@ from astraflow.messages import Episode
 GROUPS_IN_A_ROW = 32  # where one group in ten teaches something, as many fail together in one run of thirty
 UNTAKEN_S = 30.0  # agents that join may be a moment late
 EPISODES_LOOKED_AT = 128  # for what is told when it is so in more than half of them
-FORKS, FORK_REASON = "forks", "forks/"  # metrics of an episode, as rollouts count them
+_FORKS, _FORK_REASON = "forks", "forks/"  # metrics of an episode, as rollouts count them
 
 
 class Problem(NamedTuple):
@@ -135,12 +135,12 @@ class RewrittenHistories:
     def see_episode(self, episode: Episode) -> None:
         """An episode of a training group that closed."""
         forks = {
-            name.removeprefix(FORK_REASON): count
+            name.removeprefix(_FORK_REASON): count
             for name, count in episode.metrics.items()
-            if name.startswith(FORK_REASON) and count > 0
+            if name.startswith(_FORK_REASON) and count > 0
         }
-        if not forks and episode.metrics.get(FORKS, 0) > 0:
-            forks["unknown"] = episode.metrics[FORKS]
+        if not forks and episode.metrics.get(_FORKS, 0) > 0:
+            forks["unknown"] = episode.metrics[_FORKS]
         self._episodes.append(forks)
         self._rewritten += bool(forks)
         if len(self._episodes) > EPISODES_LOOKED_AT:

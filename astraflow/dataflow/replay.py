@@ -31,7 +31,7 @@ class ReplayGroup(msgspec.Struct):
     worth: float  # mean |advantage| of its members
 
 
-class ReplayRank(Protocol):
+class _ReplayRank(Protocol):
     """A stage (see stages.py) that says what is replayed first."""
 
     def rank(self, group: ReplayGroup, *, age_steps: int, draw: float) -> float:
@@ -52,7 +52,7 @@ class Replay:
         self.max_staleness = section.max_staleness or max_staleness
         self.per_batch = int(section.share * batch_groups) if section.kind != "none" else 0
         path = f"policies.{policy}.trainer.replay"
-        self.rank: Stage[ReplayRank] | None = None
+        self.rank: Stage[_ReplayRank] | None = None
         if section.kind != "none":
             self.rank = Stage(path, section.kind, section.args, RANKS, saved)
         self._groups = {trained.group.id: trained for trained in groups} if self.rank else {}

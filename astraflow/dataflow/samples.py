@@ -25,7 +25,7 @@ from astraflow.messages import (
 )
 
 # Beyond this, sums over a group may overflow; no grader means such numbers. NaN and infinity are beyond it too.
-LARGEST_REWARD = 1e100
+_LARGEST_REWARD = 1e100
 
 
 class Overlong(NamedTuple):
@@ -86,7 +86,7 @@ def judge_episode(episode: Episode, policy: str, overlong: Overlong = NO_PENALTY
     if not trajectories:
         return JudgedMember(fate=Fate.NO_TOKENS)
     rewards = [trajectory.reward for trajectory in trajectories]
-    if not all(isinstance(reward, int | float) and abs(reward) <= LARGEST_REWARD for reward in rewards):
+    if not all(isinstance(reward, int | float) and abs(reward) <= _LARGEST_REWARD for reward in rewards):
         return JudgedMember(fate=Fate.GRADER)
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     if any(turn.completion_tokens.data and not turn.logprobs.data for turn in turns):

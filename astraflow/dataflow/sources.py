@@ -21,7 +21,7 @@ from astraflow.messages.mixing import GOLDEN, mixed
 _PERMUTATIONS_KEPT = 8
 # A selector that skips this many tasks in a row, and at least all of one pass, gets the next one all the same: a run
 # must go on. A pass over very many tasks isn't walked to its end.
-LEAST_SKIPPED, MOST_SKIPPED = 1_000, 20_000
+LEAST_SKIPPED, _MOST_SKIPPED = 1_000, 20_000
 
 
 @lru_cache(maxsize=_PERMUTATIONS_KEPT)
@@ -96,7 +96,7 @@ class Source:
         return self._next[position]
 
     def _search(self, position: int) -> Choice | None:
-        first, limit = None, max(LEAST_SKIPPED, min(self.size or 0, MOST_SKIPPED))
+        first, limit = None, max(LEAST_SKIPPED, min(self.size or 0, _MOST_SKIPPED))
         for at in range(position, position + limit):
             if self.ends_at(at):
                 return None

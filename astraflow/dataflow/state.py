@@ -26,7 +26,7 @@ from astraflow.messages import Decision
 from astraflow.messages.ids import GroupKey, RangeSet
 from astraflow.messages.metric_names import DATAFLOW_SELECT
 
-NOTES_KEPT = 10
+_NOTES_KEPT = 10
 
 
 class DataflowState:
@@ -40,7 +40,7 @@ class DataflowState:
         self.unknown = snapshot.unknown
         self.cohort = snapshot.cohort
         self.held = HeldEpisodes()
-        self.notes: deque[str] = deque(snapshot.notes, maxlen=NOTES_KEPT)
+        self.notes: deque[str] = deque(snapshot.notes, maxlen=_NOTES_KEPT)
         self.submissions = submissions_of(config, snapshot.waiting, snapshot.submitted)
         self.paused = snapshot.paused
         self.orders = dict(snapshot.orders)

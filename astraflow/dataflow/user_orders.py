@@ -14,7 +14,7 @@ from astraflow.messages import Control, ControlKind, Submission
 from astraflow.named import arguments_of, nearest
 from astraflow.verdict import OK, Verdict, refused
 
-ORDERS_REMEMBERED = 1_000  # an order that comes again after so many others is carried out again
+_ORDERS_REMEMBERED = 1_000  # an order that comes again after so many others is carried out again
 
 
 class UserOrders:
@@ -56,7 +56,7 @@ class UserOrders:
                 orders[control.order] = ""
             except ConfigError as exc:
                 orders[control.order] = str(exc)
-            if len(orders) > ORDERS_REMEMBERED:
+            if len(orders) > _ORDERS_REMEMBERED:
                 del orders[next(iter(orders))]
         refusal = orders[control.order]
         return refused(str(control.kind), refusal) if refusal else OK

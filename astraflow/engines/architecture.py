@@ -12,7 +12,7 @@ from typing import Any
 from astraflow.errors import ConfigError
 from astraflow.weights.codec.tensors import HostTensor
 
-SLOT_DECODER_TYPES = frozenset({"llama", "qwen2", "qwen3"})
+_SLOT_DECODER_TYPES = frozenset({"llama", "qwen2", "qwen3"})
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
@@ -56,7 +56,7 @@ def decoder_spec(config: Any, tensors: Mapping[str, HostTensor]) -> DecoderSpec 
 
     Raises: ConfigError for a config of one of the slot decoder's families that makes no sense.
     """
-    if config.model_type not in SLOT_DECODER_TYPES or config.hidden_act not in ("silu", "swish"):
+    if config.model_type not in _SLOT_DECODER_TYPES or config.hidden_act not in ("silu", "swish"):
         return None
     if any(kind != "full_attention" for kind in getattr(config, "layer_types", None) or ()):
         return None

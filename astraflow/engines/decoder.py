@@ -24,7 +24,7 @@ from astraflow.engines.sequences import Running, Segment
 from astraflow.weights.codec.changes import Change
 from astraflow.weights.codec.tensors import HostTensor
 
-WHOLE_SHARE = 0.75  # of a pool's positions: from here on attending to all of them is cheaper than copying a slice
+_WHOLE_SHARE = 0.75  # of a pool's positions: from here on attending to all of them is cheaper than copying a slice
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class SlotDecoder:
             rows_B = torch.tensor([row.index for row in rows[start:end]])
             positions_B = positions_N[start:end]
             span, length = int(rows_B.max()) + 1, int(positions_B.max()) + 1
-            if length >= WHOLE_SHARE * pool.capacity:
+            if length >= _WHOLE_SHARE * pool.capacity:
                 length = pool.capacity
             bias = None
             if end - start < span or int(positions_B.min()) + 1 < length:

@@ -18,8 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-MIN_CAPACITY = 64
-MIN_REUSE = 8  # tokens; shorter common prefixes aren't worth a copy
+_MIN_CAPACITY = 64
+_MIN_REUSE = 8  # tokens; shorter common prefixes aren't worth a copy
 
 
 @dataclass(eq=False)
@@ -108,7 +108,7 @@ class KvCache:
         Args: tokens: int32, the first `known` are valid; longest: tokens that it may grow to.
         """
         source, length = self._best_prefix(tokens[: known - 1])
-        row = self._place(max(MIN_CAPACITY, 1 << (longest - 1).bit_length()), source)
+        row = self._place(max(_MIN_CAPACITY, 1 << (longest - 1).bit_length()), source)
         if row is None:
             return None
         if row is source:
@@ -148,7 +148,7 @@ class KvCache:
 
     def _best_prefix(self, tokens_T: NDArray[np.int32]) -> tuple[CacheRow | None, int]:
         """The row that shares the most leading tokens, if these are enough to be worth a copy."""
-        best, best_length = None, MIN_REUSE - 1
+        best, best_length = None, _MIN_REUSE - 1
         for pool in self._pools.values():
             for row in pool.rows:
                 shared = min(row.length, tokens_T.size)

@@ -20,9 +20,9 @@ from torch import Tensor
 from astraflow.engines.keyed import keyed_uniform, seed_bits
 from astraflow.messages import Sampling
 
-BLOCK = 256  # tokens per block of the two-level CDF
-CHUNK_ROWS = 16  # rows at a time, so that what is worked on stays in the CPU's caches
-NUCLEUS_GUESS = 1024  # candidates sorted before a full sort of the vocabulary is tried
+_BLOCK = 256  # tokens per block of the two-level CDF
+_CHUNK_ROWS = 16  # rows at a time, so that what is worked on stays in the CPU's caches
+_NUCLEUS_GUESS = 1024  # candidates sorted before a full sort of the vocabulary is tried
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ def sample(logits_BV: Tensor, draws: Sequence[Draw]) -> tuple[list[int], list[fl
         return [], []
     tokens: list[int] = []
     logprobs: list[float] = []
-    for start in range(0, len(draws), CHUNK_ROWS):
-        part = slice(start, start + CHUNK_ROWS)
+    for start in range(0, len(draws), _CHUNK_ROWS):
+        part = slice(start, start + _CHUNK_ROWS)
         tokens_B, logprobs_B = _sample(logits_BV[part], draws[part])
         tokens += tokens_B.tolist()
         logprobs += logprobs_B.tolist()
@@ -76,10 +76,10 @@ def _sample(logits_BV: Tensor, draws: Sequence[Draw]) -> tuple[Tensor, Tensor]:
 
 
 def _block_sums(weights_BV: Tensor) -> Tensor:
-    """float64[B, N]: sums over blocks of BLOCK tokens; the last block may be shorter."""
+    """float64[B, N]: sums over blocks of _BLOCK tokens; the last block may be shorter."""
     size = weights_BV.shape[1]
-    whole = size // BLOCK * BLOCK
-    sums_BN = weights_BV[:, :whole].reshape(weights_BV.shape[0], whole // BLOCK, BLOCK).sum(-1)
+    whole = size // _BLOCK * _BLOCK
+    sums_BN = weights_BV[:, :whole].reshape(weights_BV.shape[0], whole // _BLOCK, _BLOCK).sum(-1)
     if whole < size:
         sums_BN = torch.cat([sums_BN, weights_BV[:, whole:].sum(-1, keepdim=True)], 1)
     return sums_BN.double()
@@ -92,13 +92,13 @@ def _inverse_cdf(weights_BV: Tensor, blocks_BN: Tensor, uniform_B: NDArray[np.fl
     goal_B1 = torch.from_numpy(uniform_B).unsqueeze(1) * ends_BN[:, -1:]
     block_B1 = torch.searchsorted(ends_BN, goal_B1, right=True).clamp_(max=blocks_BN.shape[1] - 1)
     rest_B1 = goal_B1 - (ends_BN.gather(1, block_B1) - blocks_BN.gather(1, block_B1))
-    index_BK = (block_B1 * BLOCK + torch.arange(BLOCK)).clamp_(max=size - 1)
+    index_BK = (block_B1 * _BLOCK + torch.arange(_BLOCK)).clamp_(max=size - 1)
     inside_BK = weights_BV.gather(1, index_BK).double()
-    inside_BK[block_B1 * BLOCK + torch.arange(BLOCK) >= size] = 0
+    inside_BK[block_B1 * _BLOCK + torch.arange(_BLOCK) >= size] = 0
     cdf_BK = inside_BK.cumsum(-1)
     # Rounding may put the goal at or past the block's end; the block's last token with weight is then the answer.
     rest_B1 = torch.minimum(rest_B1.clamp_(min=0), cdf_BK[:, -1:] * (1 - 1e-12))
-    offset_B1 = torch.searchsorted(cdf_BK, rest_B1, right=True).clamp_(max=BLOCK - 1)
+    offset_B1 = torch.searchsorted(cdf_BK, rest_B1, right=True).clamp_(max=_BLOCK - 1)
     return index_BK.gather(1, offset_B1).squeeze(1)
 
 
@@ -113,7 +113,7 @@ def kept_tokens(weights_V: Tensor, top_k: int, top_p: float) -> tuple[Tensor, Te
         total = values_K.sum()
     else:
         total = weights_V.double().sum()
-        values_K, ids_K = _most_likely(weights_V, min(size, NUCLEUS_GUESS))
+        values_K, ids_K = _most_likely(weights_V, min(size, _NUCLEUS_GUESS))
         if values_K.sum() < top_p * total:
             values_K, ids_K = _most_likely(weights_V, size)
     before_K = values_K.cumsum(0) - values_K

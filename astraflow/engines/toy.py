@@ -28,8 +28,8 @@ from astraflow.weights.codec.changes import Change, ChangedElements
 from astraflow.weights.codec.tensors import HostTensor
 
 MIN_LENGTH, MAX_LENGTH = 4, 27  # completion tokens, the end token included
-CATCH_UP_S = 1.0  # a loop that was late for longer has lost the steps before
-FREE_STEP_TOKENS = 1024  # per request and step when steps take no time: few turns of the event loop
+_CATCH_UP_S = 1.0  # a loop that was late for longer has lost the steps before
+_FREE_STEP_TOKENS = 1024  # per request and step when steps take no time: few turns of the event loop
 
 
 def toy_completion(
@@ -85,7 +85,7 @@ class ToyEngine:
         self._slots = section.slots
         self._step_s = section.toy_step_s
         self._due = 0.0  # loop time of the next step, if steps take time
-        self._step_tokens = 1 if section.toy_step_s else FREE_STEP_TOKENS
+        self._step_tokens = 1 if section.toy_step_s else _FREE_STEP_TOKENS
         self._running: dict[str, _ToyCompletion] = {}
         self._waiting: deque[_ToyCompletion] = deque()
         self._rate = RateMeter()
@@ -156,7 +156,7 @@ class ToyEngine:
         """A step every `toy_step_s`: one that the loop was late for is made up for by the next ones."""
         if self._timer is None and (self._running or self._waiting):
             loop = asyncio.get_running_loop()
-            before = max(self._due, loop.time() - CATCH_UP_S) if self._running else loop.time()
+            before = max(self._due, loop.time() - _CATCH_UP_S) if self._running else loop.time()
             self._due = before + self._step_s
             self._timer = loop.call_at(self._due, self._step) if self._step_s else loop.call_soon(self._step)
 

@@ -21,8 +21,8 @@ from astraflow.weights.codec.changes import Change, ChangedElements
 from astraflow.weights.codec.differences import as_integers
 from astraflow.weights.codec.tensors import HostTensor
 
-LOADABLE = ("BF16", "F16", "F32")
-IGNORED_SUFFIXES = (".rotary_emb.inv_freq",)  # buffers of old checkpoints; computed from the config here
+_LOADABLE = ("BF16", "F16", "F32")
+_IGNORED_SUFFIXES = (".rotary_emb.inv_freq",)  # buffers of old checkpoints; computed from the config here
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Write:
 
     def into(self, target: Tensor) -> "Write":
         """The same for another tensor of the place's shape and dtype."""
-        return Write(self.name, bits_of(target), self.positions, self.bits)
+        return Write(self.name, _bits_of(target), self.positions, self.bits)
 
 
 class WeightSlots:
@@ -68,7 +68,7 @@ class WeightSlots:
     def check(self, changes: Mapping[str, Change], *, complete: bool = False) -> None:
         """Raise WeightsError for an unknown name, another shape, a dtype that isn't float, or a missing tensor."""
         for name, change in changes.items():
-            if name.endswith(IGNORED_SUFFIXES):
+            if name.endswith(_IGNORED_SUFFIXES):
                 continue
             place = self._places.get(name)
             expected = self._ignored.get(name) if place is None else tuple(place.shape)
@@ -76,8 +76,8 @@ class WeightSlots:
                 raise WeightsError(f"tensor {name!r} is not one of the model's {len(self._places)} tensors")
             if change.shape != expected:
                 raise WeightsError(f"tensor {name!r} has shape {change.shape}, the model has {expected}")
-            if change.dtype not in LOADABLE:
-                raise WeightsError(f"tensor {name!r} has dtype {change.dtype}, expected one of {', '.join(LOADABLE)}")
+            if change.dtype not in _LOADABLE:
+                raise WeightsError(f"tensor {name!r} has dtype {change.dtype}, expected one of {', '.join(_LOADABLE)}")
         missing = [
             name
             for name in self._places
@@ -94,7 +94,7 @@ class WeightSlots:
         return [_write(name, self._places[name], change) for name, change in changes.items() if name in self._places]
 
 
-def bits_of(tensor: Tensor) -> NDArray[Any]:
+def _bits_of(tensor: Tensor) -> NDArray[Any]:
     """A contiguous tensor's memory as flat unsigned integers."""
     signed = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
     flat: NDArray[Any] = tensor.detach().view(-1).view(signed).numpy()
@@ -104,12 +104,12 @@ def bits_of(tensor: Tensor) -> NDArray[Any]:
 def _write(name: str, place: Tensor, change: Change) -> Write:
     positions = change.positions if isinstance(change, ChangedElements) else None
     bits = change.values if isinstance(change, ChangedElements) else as_integers(change)
-    return Write(name, bits_of(place), positions, _converted(bits, TORCH_DTYPES[change.dtype], place.dtype))
+    return Write(name, _bits_of(place), positions, _converted(bits, TORCH_DTYPES[change.dtype], place.dtype))
 
 
 def _converted(bits: NDArray[Any], source: torch.dtype, target: torch.dtype) -> NDArray[Any]:
     if source == target:
         return bits
     held = torch.empty(len(bits), dtype=source)
-    bits_of(held)[:] = bits
-    return bits_of(held.to(target))
+    _bits_of(held)[:] = bits
+    return _bits_of(held.to(target))

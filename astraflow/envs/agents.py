@@ -22,7 +22,7 @@ from astraflow.messages import Reason, Task
 from astraflow.named import nearest
 
 Reward = float | Grade | Mapping[str, float | Grade] | Outcome
-AgentFunction = Callable[["AgentTask", Mapping[str, PolicyHandle]], Awaitable[Reward]]
+_AgentFunction = Callable[["AgentTask", Mapping[str, PolicyHandle]], Awaitable[Reward]]
 
 
 class AgentTask:
@@ -71,7 +71,7 @@ class AgentTask:
 class Agent:
     """A coroutine function and the environment whose tasks it plays. Calling it calls the function."""
 
-    function: AgentFunction
+    function: _AgentFunction
     env: str
 
     @property
@@ -82,14 +82,14 @@ class Agent:
         return self.function(task, policies)
 
 
-def agent(*, env: str) -> Callable[[AgentFunction], Agent]:
+def agent(*, env: str) -> Callable[[_AgentFunction], Agent]:
     """Decorate `async def name(task, policies)` that returns a reward, {policy or role: reward}, or an `Outcome`.
 
     Args:
         env: a name in the run file's [envs].
     """
 
-    def decorate(function: AgentFunction) -> Agent:
+    def decorate(function: _AgentFunction) -> Agent:
         return Agent(function=function, env=env)
 
     return decorate

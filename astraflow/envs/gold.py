@@ -53,7 +53,7 @@ def _wrong_with(text: str) -> str:
         return "with a bracket of LaTeX that isn't closed or opened"
     if len(_DOLLARS.findall(text)) % 2 and not _PRICE.search(text):
         return "with a dollar sign that isn't closed"
-    if any(argument_end(text, argument_end(text, m.end())) < 0 for m in _FRACTION.finditer(text)):
+    if any(_argument_end(text, _argument_end(text, m.end())) < 0 for m in _FRACTION.finditer(text)):
         return "a fraction without denominator"
     if len(bare) > 1 and bare.endswith(("=", "^", "_", "\\")):
         return "which breaks off"
@@ -66,7 +66,7 @@ def _count(text: str, command: str) -> int:
     return len(re.findall(rf"(?<!\\)(?:\\\\)*{command}", text))
 
 
-def argument_end(text: str, start: int) -> int:
+def _argument_end(text: str, start: int) -> int:
     """Where the argument of a LaTeX command ends that begins at `start`; -1 if there is none, or `start` is -1."""
     match = _ARGUMENT.match(text, start) if start >= 0 else None
     if match is None or match[1] != "{":

@@ -26,7 +26,7 @@ from astraflow.models.hub_datasets import DATASETS, hub_files
 from astraflow.named import nearest
 
 Row = tuple[str, Mapping[str, Any]]  # where it stands, for error messages; its values by key
-HasKeys = Callable[[Mapping[str, Any]], bool]
+_HasKeys = Callable[[Mapping[str, Any]], bool]
 _LFS = b"version https://git-lfs"
 _DEPTH = 3  # of folders in a folder, in which a split is looked for
 _LONGEST_CELL = 2**31 - 1
@@ -36,8 +36,8 @@ _JSON = json.JSONDecoder(parse_float=Decimal)  # 0.10 stays what it is
 
 
 def find_sources(wanted: Source) -> list[Path]:
-    """The files of all paths of a source. Raises: see `find_files`."""
-    return [file for path in wanted.paths for file in _of_preset(path, wanted.inside) or find_files(path)]
+    """The files of all paths of a source. Raises: see `_find_files`."""
+    return [file for path in wanted.paths for file in _of_preset(path, wanted.inside) or _find_files(path)]
 
 
 def _of_preset(folder: str, inside: str) -> list[Path]:
@@ -45,12 +45,12 @@ def _of_preset(folder: str, inside: str) -> list[Path]:
     if not inside or folder.startswith(DATASETS) or not Path(folder).expanduser().is_dir():
         return []
     try:
-        return find_files(f"{folder}/{inside}")
+        return _find_files(f"{folder}/{inside}")
     except ConfigError:
         return []
 
 
-def find_files(path: str) -> list[Path]:
+def _find_files(path: str) -> list[Path]:
     """The files of a path: a file, a pattern, a folder, a split in a folder, or hf://datasets/…, which is downloaded.
 
     Raises: ConfigError if there is none; NotHereError if it would have to be downloaded and may not be.
@@ -100,7 +100,7 @@ def _walk(folder: Path, depth: int) -> Iterator[Path]:
             yield from _walk(each, depth - 1) if depth and each.is_dir() else (each,)
 
 
-def read_rows(path: Path, keys: Sequence[str], has_keys: HasKeys) -> Iterator[Row]:
+def read_rows(path: Path, keys: Sequence[str], has_keys: _HasKeys) -> Iterator[Row]:
     """All rows of a file, in order.
 
     Args:
@@ -145,7 +145,7 @@ def _zstandard_frames(data: bytes) -> Iterator[bytes]:
         data = frame.unused_data
 
 
-def _json_rows(path: Path, text: str, has_keys: HasKeys) -> Iterator[Row]:
+def _json_rows(path: Path, text: str, has_keys: _HasKeys) -> Iterator[Row]:
     """An array, lines, or one object around the rows, whichever the beginning shows."""
     start = _BLANK.match(text).end()  # type: ignore[union-attr]
     if text.startswith("[", start):

@@ -22,7 +22,7 @@ from astraflow.models.tokenizer import utf8
 
 _log = logging.getLogger(__name__)
 
-USUAL = {
+_USUAL = {
     "question_key": ("question", "problem", "prompt", "messages", "query", "input", "instruction"),
     "answer_key": (
         "answer",
@@ -171,7 +171,7 @@ def _parsed(value: Any) -> Any:
 def _no_key(row: Mapping[str, Any], keys: str, argument: str) -> str:
     names = list(row.names) if isinstance(row, Columns) else list(_dotted(row))
     kind = "column" if isinstance(row, Columns) else "key"
-    near = get_close_matches(keys, names, n=1) or [name for name in USUAL[argument] if name in names][:1]
+    near = get_close_matches(keys, names, n=1) or [name for name in _USUAL[argument] if name in names][:1]
     hint = f"; did you mean {near[0]!r}?" if near else ""
     known = f"{', '.join(names[:_TOLD])}{', …' if len(names) > _TOLD else ''}"
     return f"has no {kind} {keys!r}{hint}; set args.{argument} to one of: {known or 'none, the row is empty'}"

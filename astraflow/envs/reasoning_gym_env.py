@@ -27,7 +27,7 @@ from astraflow.messages import Reason
 from astraflow.messages.ids import LEVEL_STRIDE
 from astraflow.named import nearest
 
-SCORERS = ("exact", "dataset", "solved")
+_SCORERS = ("exact", "dataset", "solved")
 _EVAL = "its scorer runs eval() on what the policy wrote"
 _SYMPY = "its scorer runs sympy's parse_expr, which is eval(), on what the policy wrote"
 # Datasets whose own scorer must not see a reply.
@@ -54,9 +54,9 @@ HASH_ORDERED = frozenset(
     {"isomorphic_strings", "knight_swap", "polynomial_multiplication", "ransom_note", "word_ladder"}
 )
 # Datasets that draw from the global random state; it is seeded by the index while they generate.
-GLOBAL_RANDOM = frozenset({"list_functions"})
+_GLOBAL_RANDOM = frozenset({"list_functions"})
 # Datasets that can't generate any entry but have a list of `size` of them.
-LISTED = frozenset({"acre", "gsm_symbolic", "list_functions", "word_ladder"})
+_LISTED = frozenset({"acre", "gsm_symbolic", "list_functions", "word_ladder"})
 _LIST_SIZE = 10_000
 _ENTRIES = 2**31  # of the others; some seed numpy with seed + entry, which must stay below 2**32
 _STEP = 1_000_003  # between the candidates of one index
@@ -109,7 +109,7 @@ class ReasoningGymEnv(SingleTurnEnv):
         super().__init__(policy=policy)
         self._name = dataset
         self._mode = AnswerMode(choice("answer", answer, [mode.value for mode in AnswerMode]))
-        self._scorer = choice("scorer", scorer, SCORERS)
+        self._scorer = choice("scorer", scorer, _SCORERS)
         self._end_bonus = end_bonus
         self._holdout = holdout
         self._holdout_first = holdout_first
@@ -121,7 +121,7 @@ class ReasoningGymEnv(SingleTurnEnv):
         at_levels = [_knobs_at(dataset, level) for level in range(levels)] if levels > 1 else [{}]
         self._datasets = [_create(dataset, at_level | dict(knobs or {}), seed) for at_level in at_levels]
         self._seed = seed
-        self._entries = _LIST_SIZE if dataset in LISTED else _ENTRIES
+        self._entries = _LIST_SIZE if dataset in _LISTED else _ENTRIES
         self._entry = lru_cache(maxsize=1024)(self._generate)
         self._refuse_unsafe()
         entry = self._entry(0)
@@ -239,7 +239,7 @@ def _create(name: str, knobs: dict[str, Any], seed: int) -> Any:
     for knob in knobs:
         if knob not in known:
             raise ConfigError(f"{name} has no knob {knob!r}{nearest(knob, known)}")
-    size = {"size": _LIST_SIZE} if name in LISTED else {}
+    size = {"size": _LIST_SIZE} if name in _LISTED else {}
     try:
         with _seeded(name, seed):
             return factory.create_dataset(name, seed=seed, **size, **knobs)
@@ -251,7 +251,7 @@ def _create(name: str, knobs: dict[str, Any], seed: int) -> Any:
 def _seeded(name: str, seed: int) -> Iterator[None]:
     """One generation at a time; for datasets that draw from the global random state, with that state seeded."""
     with _generating:
-        if name not in GLOBAL_RANDOM:
+        if name not in _GLOBAL_RANDOM:
             yield
             return
         state = random.getstate()

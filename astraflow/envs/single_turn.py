@@ -15,7 +15,7 @@ from astraflow.errors import BusError, EngineError, EnvError, GraderError, HungE
 from astraflow.messages import Reason, Task
 from astraflow.named import nearest
 
-MOST_PARTS = 32  # of a grade: each is a metric
+_MOST_PARTS = 32  # of a grade: each is a metric
 
 _log = logging.getLogger(__name__)
 
@@ -174,8 +174,8 @@ def _checked(grade: object, function: Callable[..., Any], weights: Mapping[str, 
     """The grade, with the reward that the weights give it. Raises EnvError for what is none."""
     if not isinstance(grade, Grade):  # users' code
         raise EnvError(f"grade() returned {_short(grade)}, expected astraflow.Grade(reward=…)")
-    if not isinstance(grade.parts, Mapping) or len(grade.parts) > MOST_PARTS:
-        raise EnvError(f"parts are {_short(grade.parts)}, expected at most {MOST_PARTS} numbers by name")
+    if not isinstance(grade.parts, Mapping) or len(grade.parts) > _MOST_PARTS:
+        raise EnvError(f"parts are {_short(grade.parts)}, expected at most {_MOST_PARTS} numbers by name")
     if weights:
         grade = replace(grade, reward=_weighted(grade.parts, weights))
     correct = {} if grade.correct is None else {"correct": grade.correct}

@@ -25,7 +25,7 @@ from astraflow.errors import EnvError, HungError, RaisedError
 T = TypeVar("T")
 
 GRACE_S = 2.0  # from a cancel to being left behind
-MAX_CHARS = 400  # of what an exception says
+_MAX_CHARS = 400  # of what an exception says
 
 _STDLIB = sysconfig.get_path("stdlib")
 _PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
@@ -33,7 +33,7 @@ PACKAGES = "site-packages"
 _label: ContextVar[str] = ContextVar("whose code runs", default="")
 
 
-class Lost:
+class _Lost:
     """Code of this process that was left behind and still runs."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Lost:
         task.add_done_callback(self._tasks.discard)
 
 
-LOST = Lost()
+LOST = _Lost()
 
 
 async def on_loop(work: Callable[[], Awaitable[T]], *, within_s: float, label: str = "") -> T:
@@ -65,7 +65,7 @@ async def on_loop(work: Callable[[], Awaitable[T]], *, within_s: float, label: s
     try:
         await asyncio.wait((task,), timeout=within_s)
         if not task.done():
-            where = LOST.last = where_of_task(task)
+            where = LOST.last = _where_of_task(task)
             await _leave(task)
             raise HungError(f"not done within {within_s:g} s{f': it was in {where}' if where else ''}")
     except asyncio.CancelledError:
@@ -175,12 +175,12 @@ def _stack_of(exc: BaseException) -> list["Entry"]:
 
 def _said(exc: BaseException) -> str:
     try:
-        return str(exc).replace("\n", " ")[:MAX_CHARS]
+        return str(exc).replace("\n", " ")[:_MAX_CHARS]
     except BaseException as inner:  # noqa: BLE001, ASYNC103 - its __str__ is the user's too
         return f"it can't say what: {type(inner).__name__}"  # noqa: ASYNC104 - no coroutine
 
 
-def where_of_task(task: "asyncio.Task[Any]") -> str:
+def _where_of_task(task: "asyncio.Task[Any]") -> str:
     """The line of the user's code in which a suspended task waits; "" if it is in none."""
     stack = []
     coroutine: Any = task.get_coro()

@@ -17,12 +17,12 @@ from torch import Tensor
 from astraflow.errors import WeightsError
 from astraflow.learners.durable import sync, write_durably
 
-TENSORS_FILE = "learner.safetensors"
-RECORD_FILE = "learner.json"
+_TENSORS_FILE = "learner.safetensors"
+_RECORD_FILE = "learner.json"
 FORMAT = 1
 
 
-class StateRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _StateRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the tensors are. There is no random state: a step draws nothing, and dithering is over once it is saved."""
 
     format: int
@@ -32,18 +32,18 @@ class StateRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 def write_state(folder: Path, tensors: Mapping[str, Tensor], *, steps: int) -> None:
     """Write and fsync both files, the record last. The folder exists; raises OSError if it can't be written."""
-    path = folder / TENSORS_FILE
+    path = folder / _TENSORS_FILE
     safetensors.torch.save_file({name: t.detach().contiguous() for name, t in tensors.items()}, path)
     sync(path)
-    state = StateRecord(format=FORMAT, steps=steps, digest=_digest(tensors))
-    write_durably(folder / RECORD_FILE, msgspec.json.format(msgspec.json.encode(state)))
+    state = _StateRecord(format=FORMAT, steps=steps, digest=_digest(tensors))
+    write_durably(folder / _RECORD_FILE, msgspec.json.format(msgspec.json.encode(state)))
 
 
 def read_state(folder: Path) -> tuple[dict[str, Tensor], int]:
     """The tensors and the step count. Raises WeightsError for files that are missing, damaged or too new."""
     try:
-        record = msgspec.json.decode((folder / RECORD_FILE).read_bytes(), type=StateRecord)
-        tensors = safetensors.torch.load_file(folder / TENSORS_FILE)
+        record = msgspec.json.decode((folder / _RECORD_FILE).read_bytes(), type=_StateRecord)
+        tensors = safetensors.torch.load_file(folder / _TENSORS_FILE)
     except (OSError, msgspec.MsgspecError, safetensors.SafetensorError) as exc:
         raise WeightsError(f"learner state in {folder} can't be read: {exc}; use an older checkpoint") from exc
     if record.format > FORMAT:

@@ -47,7 +47,7 @@ def micro_batch_states(model: LoadedModel, micro_batch: MicroBatch) -> Tensor:
     else:
         states = backbone(
             input_ids=tokens_BL,
-            attention_mask=segment_mask(torch.from_numpy(micro_batch.segments_BL), model.head_VD.dtype),
+            attention_mask=_segment_mask(torch.from_numpy(micro_batch.segments_BL), model.head_VD.dtype),
             position_ids=torch.from_numpy(micro_batch.positions_BL),
             use_cache=False,
         ).last_hidden_state
@@ -82,7 +82,7 @@ def batch_logprobs(
     return logprobs_M
 
 
-def segment_mask(segments_BL: Tensor, dtype: torch.dtype) -> Tensor:
+def _segment_mask(segments_BL: Tensor, dtype: torch.dtype) -> Tensor:
     """Additive attention mask [B, 1, L, L]: a position sees what precedes it in the prompt (0) and its own segment."""
     length = segments_BL.shape[1]
     keys, queries = segments_BL[:, None, None, :], segments_BL[:, None, :, None]

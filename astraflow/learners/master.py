@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from astraflow.config import TrainerSection
 from astraflow.learners.dither import dithered_master, on_bf16_grid
 
-MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+_MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 """What AdamW keeps of each master, by torch's names."""
 
 
@@ -105,7 +105,7 @@ class MasterWeights:
         tensors = {f"master/{name}": master for name, master in self.masters.items()}
         for name, master in self.masters.items():
             state = self.optimizer.state.get(master, {})
-            tensors |= {f"{moment}/{name}": state[moment] for moment in MOMENTS if moment in state}
+            tensors |= {f"{moment}/{name}": state[moment] for moment in _MOMENTS if moment in state}
         return tensors
 
     def misfits(self, tensors: Mapping[str, Tensor]) -> list[str]:
@@ -121,8 +121,8 @@ class MasterWeights:
         self.optimizer.state.clear()
         for name, master in self.masters.items():
             master.copy_(tensors[f"master/{name}"])
-            if f"{MOMENTS[0]}/{name}" in tensors:
-                self.optimizer.state[master] = {moment: tensors[f"{moment}/{name}"] for moment in MOMENTS}
+            if f"{_MOMENTS[0]}/{name}" in tensors:
+                self.optimizer.state[master] = {moment: tensors[f"{moment}/{name}"] for moment in _MOMENTS}
         self.round_into_weights()
 
     def _gradients(self) -> list[Tensor]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+_Ints = NDArray[np.int64]
 PADDING = -1
 
 
@@ -35,12 +35,12 @@ class PackItem:
 class MicroBatch:
     """One forward pass. Padding stands right of a row's tokens, where causal attention never looks."""
 
-    tokens_BL: Ints
-    positions_BL: Ints
-    segments_BL: Ints | None  # 0 prompt, k ≥ 1 completion k, −1 padding; None: plain rows, a causal mask says it all
-    sources_N: Ints  # flat index (b·L + l) of the hidden state that predicts sampled token n
-    targets_N: Ints  # token ids
-    order_N: Ints  # index of sampled token n among those of the whole batch
+    tokens_BL: _Ints
+    positions_BL: _Ints
+    segments_BL: _Ints | None  # 0 prompt, k ≥ 1 completion k, −1 padding; None: plain rows, a causal mask says it all
+    sources_N: _Ints  # flat index (b·L + l) of the hidden state that predicts sampled token n
+    targets_N: _Ints  # token ids
+    order_N: _Ints  # index of sampled token n among those of the whole batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,9 +144,9 @@ def _assemble(rows: list[_Row]) -> MicroBatch:
     shape = (len(rows), max(row.length for row in rows))
     tokens_BL, positions_BL = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
     segments_BL = np.full(shape, PADDING, np.int64)
-    sources: list[Ints] = []
-    targets: list[Ints] = []
-    order: list[Ints] = []
+    sources: list[_Ints] = []
+    targets: list[_Ints] = []
+    order: list[_Ints] = []
     for b, row in enumerate(rows):
         start = 0
         for segment, item in enumerate(row.members, start=1):

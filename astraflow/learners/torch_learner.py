@@ -46,7 +46,7 @@ from astraflow.models.folder import read_files, write_model
 from astraflow.models.probe import probe_row, scored
 from astraflow.weights.codec.tensors import HostTensor
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 CRITIC = "critic/"  # before the names of its tensors in a saved state
 
@@ -94,7 +94,7 @@ class TorchLearner:
         # In the learner's own dtype: before the first step the KL is exactly 0.
         reference = reference_folder or model_folder
         self._reference = load_frozen(reference, dtype) if self._loss.needs_reference else None
-        logger.info(
+        _logger.info(
             "learner ready",
             extra={
                 "model": str(model_folder),

@@ -26,7 +26,7 @@ from astraflow.weights.codec.tensors import HostTensor
 STATE_FILE = "toy.json"
 
 
-class ToyState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _ToyState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All of it."""
 
     steps: int
@@ -72,13 +72,13 @@ class ToyLearner:
         return self._files
 
     def save(self, folder: Path) -> None:
-        state = ToyState(steps=self._steps, weights=array_of(self._weights, "f4"))
+        state = _ToyState(steps=self._steps, weights=array_of(self._weights, "f4"))
         write_durably(folder / STATE_FILE, msgspec.json.encode(state))
 
     def restore(self, folder: Path) -> None:
         """Raises WeightsError if the file is missing or damaged."""
         try:
-            state = msgspec.json.decode((folder / STATE_FILE).read_bytes(), type=ToyState)
+            state = msgspec.json.decode((folder / STATE_FILE).read_bytes(), type=_ToyState)
             weights = state.weights.numpy()
         except (OSError, msgspec.MsgspecError, MessageError) as exc:
             raise WeightsError(f"toy learner state in {folder} can't be read: {exc}") from exc

@@ -15,7 +15,7 @@ from astraflow.errors import ConfigError
 from astraflow.named import nearest
 
 SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".json", ".csv", ".tsv")
-COMPRESSED = (".gz", ".zst")
+_COMPRESSED = (".gz", ".zst")
 _WILD = re.compile(r"[*?\[]")
 _SHARD = re.compile(r"(.*)-(\d{3,6})-of-(\d{3,6})\b.*")
 _SEPARATORS = re.compile(r"[-._ /]+")
@@ -32,7 +32,7 @@ def is_pattern(name: str) -> bool:
 def format_of(name: str) -> str:
     """Its suffix in small letters, without that of a compression; "" if it is no file of questions."""
     stem = name.lower()
-    for packed in COMPRESSED:
+    for packed in _COMPRESSED:
         stem = stem.removesuffix(packed)
     return next((suffix for suffix in SUFFIXES if stem.endswith(suffix)), "")
 
@@ -65,7 +65,7 @@ def chosen(wanted: str, names: Iterable[str], *, where: str) -> list[str]:
             f"{_called(wanted)} of {where} could be {', '.join(found[:6])}{', …' if len(found) > 6 else ''}, "
             "which aren't of one set: name a file, a split in a folder, or a pattern with *"
         )
-    check_shards(found, where=where)
+    _check_shards(found, where=where)
     return found
 
 
@@ -77,7 +77,7 @@ def matching(pattern: str, names: Iterable[str]) -> list[str]:
     return sorted(name for name in names if form.fullmatch(name))
 
 
-def check_shards(names: Sequence[str], *, where: str) -> None:
+def _check_shards(names: Sequence[str], *, where: str) -> None:
     """Raises ConfigError if one of `…-00000-of-00004…` and its like is missing."""
     numbers: dict[tuple[str, int], set[int]] = {}
     for name in names:

@@ -40,7 +40,7 @@ def described(files: Mapping[str, bytes], model: Any, dtype: torch.dtype) -> dic
     if config.get("dtype", config.get("torch_dtype")) != name:
         config.pop("torch_dtype", None)
         changes["dtype"] = name
-    if model.config.get_text_config().tie_word_embeddings and not has_tied_head(model):
+    if model.config.get_text_config().tie_word_embeddings and not _has_tied_head(model):
         changes["tie_word_embeddings"] = False
         if isinstance(config.get("text_config"), dict):
             config["text_config"]["tie_word_embeddings"] = False
@@ -49,7 +49,7 @@ def described(files: Mapping[str, bytes], model: Any, dtype: torch.dtype) -> dic
     return {**files, "config.json": json.dumps(config | changes, indent=2).encode()}
 
 
-def has_tied_head(model: Any) -> bool:
+def _has_tied_head(model: Any) -> bool:
     """Whether the output layer is the embedding."""
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     return head is not None and head.weight is embedding.weight

@@ -30,7 +30,7 @@ _QUANTISED = ("quantization_config", "compression_config")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelFacts:
+class _ModelFacts:
     """What any causal language model has. `config` is config.json as it is, in none of its dialects settled."""
 
     model_type: str
@@ -51,7 +51,7 @@ class _Tokenizer(msgspec.Struct):
     added_tokens: list[_Added] = []
 
 
-def read_facts(files: Mapping[str, bytes]) -> ModelFacts:
+def read_facts(files: Mapping[str, bytes]) -> _ModelFacts:
     """Facts from a model's small files. Raises ConfigError if config.json is missing, or no such model can be used."""
     config = read_json(files, "config.json")
     model_type = config.get("model_type")
@@ -61,7 +61,7 @@ def read_facts(files: Mapping[str, bytes]) -> ModelFacts:
         for part in _parts(config):
             if part.get(key):
                 raise ConfigError(_quantised(key, part[key]))
-    return ModelFacts(
+    return _ModelFacts(
         model_type=model_type,
         vocab_size=_vocabulary(config) or _derived(config, "vocab_size"),
         context_length=_context(config) or _derived(config, "max_position_embeddings"),

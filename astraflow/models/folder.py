@@ -19,10 +19,10 @@ from astraflow.errors import ConfigError
 from astraflow.models.facts import TOY, needs_remote_code, read_facts
 from astraflow.weights.codec.tensors import LONG_NAMES, HostTensor
 
-MAX_FILE_BYTES = 64 << 20  # of a small file; vocabularies have some megabytes
-WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+_MAX_FILE_BYTES = 64 << 20  # of a small file; vocabularies have some megabytes
+_WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_HEADER_BYTES = 100 << 20  # safetensors' own bound
-LFS_POINTER = b"version https://git-lfs"
+_LFS_POINTER = b"version https://git-lfs"
 TEMPLATES_FOLDER = "additional_chat_templates"  # transformers' name; the only folder in a model folder that counts
 _ADAPTER = "adapter_config.json"
 _SKIPPED = {".safetensors", ".bin", ".gguf", ".pt"}
@@ -60,7 +60,7 @@ def read_files(folder: Path) -> dict[str, bytes]:
             and not path.name.startswith(".")
             and path.suffix not in _SKIPPED
             and not path.name.endswith(".index.json")
-            and path.stat().st_size <= MAX_FILE_BYTES
+            and path.stat().st_size <= _MAX_FILE_BYTES
         }
     except OSError as exc:
         raise ConfigError(f"model folder {folder} can't be read: {exc}") from exc
@@ -76,15 +76,15 @@ def weight_files(folder: Path) -> list[Path]:
             f"model folder {folder} holds an adapter ({_ADAPTER}) and not a whole model; merge it into its base model "
             "with peft's merge_and_unload() and save that"
         )
-    if (folder / WHOLE).is_file():
-        found = [folder / WHOLE]
-    elif (folder / INDEX).is_file():
-        found = [folder / name for name in _shards(folder / INDEX)]
+    if (folder / _WHOLE).is_file():
+        found = [folder / _WHOLE]
+    elif (folder / _INDEX).is_file():
+        found = [folder / name for name in _shards(folder / _INDEX)]
         missing = [path.name for path in found if not path.is_file()]
         if missing:
-            raise ConfigError(f"model folder {folder} lacks {_some(missing)}, which {INDEX} names; download it again")
+            raise ConfigError(f"model folder {folder} lacks {_some(missing)}, which {_INDEX} names; download it again")
     else:
-        raise ConfigError(f"model folder {folder} has no {WHOLE}{_what_else(folder)}")
+        raise ConfigError(f"model folder {folder} has no {_WHOLE}{_what_else(folder)}")
     for path in found:
         _check_whole(path)
     return found
@@ -106,7 +106,7 @@ def _what_else(folder: Path) -> str:
     """What a folder without weights of the right name holds instead, for people."""
     others = sorted(path.name for path in folder.iterdir() if path.suffix in _SKIPPED)
     if not others:
-        return f" and no {INDEX}"
+        return f" and no {_INDEX}"
     convert = "; load it with transformers and save_pretrained it, which writes safetensors"
     return f", only {_some(others)}{'' if any(n.endswith('.safetensors') for n in others) else convert}"
 
@@ -120,8 +120,8 @@ def _check_whole(path: Path) -> None:
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
-            start = file.read(len(LFS_POINTER))
-            if start == LFS_POINTER:
+            start = file.read(len(_LFS_POINTER))
+            if start == _LFS_POINTER:
                 raise ConfigError(f"{path} is a git-lfs pointer, not the weights; run `git lfs pull` in {path.parent}")
             length = struct.unpack("<Q", start[:8])[0] if len(start) >= 8 else 0
             if not 2 <= length <= MAX_HEADER_BYTES:

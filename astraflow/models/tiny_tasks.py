@@ -13,8 +13,8 @@ from astraflow.holdout import is_held_out
 TinyTask = Literal["reverse", "add"]
 TINY_TASKS: tuple[TinyTask, ...] = ("reverse", "add")
 CHARACTERS = "0123456789+="
-REVERSE_DIGITS = 5
-HELD_OUT_FRACTIONS: dict[TinyTask, float] = {"reverse": 0.2, "add": 0.0}
+_REVERSE_DIGITS = 5
+_HELD_OUT_FRACTIONS: dict[TinyTask, float] = {"reverse": 0.2, "add": 0.0}
 
 
 def tiny_question(task: TinyTask, index: int, *, seed: int, held_out: bool) -> tuple[str, str]:
@@ -23,7 +23,7 @@ def tiny_question(task: TinyTask, index: int, *, seed: int, held_out: bool) -> t
     Uniform over the questions of its share: of 100,000 reversals a fifth is held out, of 100 sums none (then
     `held_out` only changes the order).
     """
-    fraction = HELD_OUT_FRACTIONS[task]
+    fraction = _HELD_OUT_FRACTIONS[task]
     draw = 0
     while True:
         digest = hashlib.sha256(f"{task} {seed} {index} {held_out} {draw}".encode()).digest()
@@ -35,7 +35,7 @@ def tiny_question(task: TinyTask, index: int, *, seed: int, held_out: bool) -> t
 
 def _question(task: TinyTask, number: int) -> tuple[str, str]:
     if task == "reverse":
-        digits = f"{number % 10**REVERSE_DIGITS:0{REVERSE_DIGITS}d}"
+        digits = f"{number % 10**_REVERSE_DIGITS:0{_REVERSE_DIGITS}d}"
         return f"{digits}=", digits[::-1]
     left, right = number % 10, number // 10 % 10
     return f"{left}+{right}=", str(left + right)

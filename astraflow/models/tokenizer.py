@@ -21,7 +21,7 @@ from astraflow.models.tokenizer_files import read_json, read_templates, read_tok
 _MAX_TOLD = 32  # control tokens of one reply that are told from letters; a reply has a handful
 
 
-class ChatMessageLike(Protocol):
+class _ChatMessageLike(Protocol):
     """`envs.base.ChatMessage`, seen from a layer below it."""
 
     @property
@@ -44,7 +44,7 @@ class ChatTokenizer(Protocol):
         """Width of the model's output: token ids are below it."""
         ...
 
-    def template(self, messages: Sequence[ChatMessageLike], tools: Sequence[Mapping[str, Any]] = ()) -> str:
+    def template(self, messages: Sequence[_ChatMessageLike], tools: Sequence[Mapping[str, Any]] = ()) -> str:
         """The conversation as the model reads it, ending where the reply begins.
 
         A Quoted if a message may spell control tokens: it, and every piece cut from it, tells them from the template's.
@@ -107,7 +107,7 @@ class ToyTokenizer:
         self.eos_token_ids = (eos_token_id,)
         self._letters = {token: chr(0x40 + token) for token in range(vocab_size) if token != eos_token_id}
 
-    def template(self, messages: Sequence[ChatMessageLike], tools: Sequence[Mapping[str, Any]] = ()) -> str:
+    def template(self, messages: Sequence[_ChatMessageLike], tools: Sequence[Mapping[str, Any]] = ()) -> str:
         return "\n".join(utf8(message.content) for message in messages) or "\x01"  # never an empty prompt
 
     def encode(self, text: str) -> list[int]:
@@ -165,7 +165,7 @@ class FolderTokenizer:
         own = self._tokenizer.token_to_id(files.special["eos_token"]) if "eos_token" in files.special else None
         self.eos_token_ids = tuple(sorted({*known, *(() if own is None else (own,))}))
 
-    def template(self, messages: Sequence[ChatMessageLike], tools: Sequence[Mapping[str, Any]] = ()) -> str:
+    def template(self, messages: Sequence[_ChatMessageLike], tools: Sequence[Mapping[str, Any]] = ()) -> str:
         dicts = [{"role": utf8(message.role), "content": _clean(message.content)} for message in messages]
         contents = [message["content"] for message in dicts]
         marked = any(map(self._control.may_be_in, [*contents, *_strings(tools)]))

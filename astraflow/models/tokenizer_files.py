@@ -23,7 +23,7 @@ _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenizerFiles:
+class _TokenizerFiles:
     """A tokenizer and what is said of it."""
 
     tokenizer: "Tokenizer"
@@ -31,7 +31,7 @@ class TokenizerFiles:
     settings: Mapping[str, Any]  # tokenizer_config.json
 
 
-def read_tokenizer(folder: Path, config: Mapping[str, Any]) -> TokenizerFiles:
+def read_tokenizer(folder: Path, config: Mapping[str, Any]) -> _TokenizerFiles:
     """Raises: ConfigError if there is no tokenizer.json, or a file can't be read."""
     from tokenizers import Tokenizer
 
@@ -58,7 +58,7 @@ def read_tokenizer(folder: Path, config: Mapping[str, Any]) -> TokenizerFiles:
     except Exception as exc:  # the library raises no narrower class
         raise ConfigError(f"{path} can't be read: {exc}") from exc
     special = {key: str(token) for key, token in values.tokens.items()}
-    return TokenizerFiles(tokenizer=tokenizer, special=special, settings=settings)
+    return _TokenizerFiles(tokenizer=tokenizer, special=special, settings=settings)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from astraflow.weights.codec.tensors import HostTensor
 TOY_TENSOR = "toy.weight"
 TOY_VOCAB = 64
 TOY_EOS = 0
-TOY_CONTEXT = 4096
+_TOY_CONTEXT = 4096
 
 
 def toy_model() -> tuple[Mapping[str, HostTensor], Mapping[str, bytes]]:
@@ -24,7 +24,7 @@ def toy_model() -> tuple[Mapping[str, HostTensor], Mapping[str, bytes]]:
         "model_type": "toy",
         "vocab_size": TOY_VOCAB,
         "eos_token_id": TOY_EOS,
-        "max_position_embeddings": TOY_CONTEXT,
+        "max_position_embeddings": _TOY_CONTEXT,
     }
     tensor = HostTensor("F32", (TOY_VOCAB,), memoryview(weights.tobytes()))
     return {TOY_TENSOR: tensor}, {"config.json": json.dumps(config, indent=2).encode()}

@@ -19,7 +19,7 @@ from astraflow.models.resolve import known_models
 from astraflow.node.processes import serves_region
 from astraflow.paths import user_path
 
-COPIES = {
+_COPIES = {
     "serve": 3,  # a replica's engine, its shadow, and the version that is being read
     "train": 9,  # bf16 weights and gradients, fp32 master and two moments, one version on its way out
 }
@@ -40,7 +40,7 @@ class Machine:
 
     def lacks_memory(self, model_bytes: int, purpose: str) -> str:
         """Why a model can't be served or trained here; "" = it fits."""
-        needed = COPIES[purpose] * model_bytes
+        needed = _COPIES[purpose] * model_bytes
         if needed <= self.memory_bytes:
             return ""
         return f"needs {needed >> 20:,} MiB of memory, {self.memory_bytes >> 20:,} MiB are free"

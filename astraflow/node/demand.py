@@ -17,7 +17,7 @@ from astraflow.messages.roles import Role, RoleOf
 from astraflow.node.capability import Machine
 from astraflow.view.run_view import RunView
 
-HOLD_S = 2.5
+_HOLD_S = 2.5
 """A role must be missing for so long before it is taken: longer than it takes a node to say what it takes."""
 
 
@@ -127,7 +127,7 @@ def pressure(view: RunView, role: RoleOf) -> float:
 class Patience:
     """Roles that have been asked for without a break, and since when."""
 
-    def __init__(self, hold_s: float = HOLD_S) -> None:
+    def __init__(self, hold_s: float = _HOLD_S) -> None:
         self._hold_s = hold_s
         self._since: dict[RoleOf, float] = {}
 

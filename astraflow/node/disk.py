@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 ASK_EVERY_S = 1.0
-ROOM_BYTES = 64 << 20  # so much must be free before the server is started (again)
-LOW_BYTES = 256 << 20  # below this it is said once
-FULL_BYTES = 1 << 20
+_ROOM_BYTES = 64 << 20  # so much must be free before the server is started (again)
+_LOW_BYTES = 256 << 20  # below this it is said once
+_FULL_BYTES = 1 << 20
 REFUSED = b"no space left on device"
 
 
@@ -39,17 +39,17 @@ class Disk:
             await asyncio.sleep(ASK_EVERY_S)
         self._report(
             f"the disk of {self._folder} is full: nats-server stores nothing and the run waits; "
-            f"free at least {ROOM_BYTES >> 20} MiB and it goes on by itself"
+            f"free at least {_ROOM_BYTES >> 20} MiB and it goes on by itself"
         )
 
     async def until_room(self) -> None:
         """Return when there is room enough to go on."""
-        while self.free_bytes() < ROOM_BYTES:  # noqa: ASYNC110 - nobody tells when there is
+        while self.free_bytes() < _ROOM_BYTES:  # noqa: ASYNC110 - nobody tells when there is
             await asyncio.sleep(ASK_EVERY_S)
 
     def _is_full(self) -> bool:
         """No room, or the server says that it met the end of it; its log may lie on the same disk."""
-        return self._refused() or self.free_bytes() < FULL_BYTES
+        return self._refused() or self.free_bytes() < _FULL_BYTES
 
     def _refused(self) -> bool:
         size = _size(self._log_file)
@@ -62,9 +62,9 @@ class Disk:
 
     def _say_if_low(self) -> None:
         free = self.free_bytes()
-        if free < LOW_BYTES and not self._low:
+        if free < _LOW_BYTES and not self._low:
             self._report(f"the disk of {self._folder} has {free >> 20} MiB left; free some space, or the run will wait")
-        self._low = free < LOW_BYTES
+        self._low = free < _LOW_BYTES
 
 
 def _size(file: Path) -> int:

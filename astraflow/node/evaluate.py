@@ -21,7 +21,7 @@ from astraflow.node.up import UpOptions, up
 from astraflow.view.jsonl_lines import read_episodes, read_metrics
 
 
-class Evaluated(NamedTuple):
+class _Evaluated(NamedTuple):
     """What came out."""
 
     scores: list[Metrics]  # of kind eval, by set and policy
@@ -64,7 +64,7 @@ def evaluation_of(config: RunConfig, models: dict[str, str], sets: Sequence[str]
     )
 
 
-async def evaluate(config: RunConfig) -> Evaluated:
+async def evaluate(config: RunConfig) -> _Evaluated:
     """Play every set once. Raises EngineError, with what was said, if that can't be; KeyboardInterrupt."""
     said = Console(file=io.StringIO(), width=200)
     with tempfile.TemporaryDirectory(prefix="astraflow-eval-", ignore_cleanup_errors=True) as folder:
@@ -78,4 +78,4 @@ async def evaluate(config: RunConfig) -> Evaluated:
     if code or len(scores) == 0:
         assert isinstance(said.file, io.StringIO)
         raise EngineError(f"the evaluation failed:\n{said.file.getvalue()}")
-    return Evaluated(scores, [f"{each.reason}: {each.error}" for each in episodes if each.error])
+    return _Evaluated(scores, [f"{each.reason}: {each.error}" for each in episodes if each.error])

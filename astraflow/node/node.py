@@ -54,7 +54,7 @@ async def supervise(
     """
 
     async def resume(spec: ProcessSpec) -> bool:
-        return not orders.ended.is_set() and await still_needed(ctx.bus, processes.planned[spec.name].role)
+        return not orders.ended.is_set() and await _still_needed(ctx.bus, processes.planned[spec.name].role)
 
     def tell_roles() -> None:
         ctx.roles = tuple(str(processes.planned[name].role) for name in supervisor.names())
@@ -97,7 +97,7 @@ def node_context(bus: Bus, record: RunRecord, *, node: str, folder: Path) -> Act
     )
 
 
-async def still_needed(bus: Bus, role: RoleOf) -> bool:
+async def _still_needed(bus: Bus, role: RoleOf) -> bool:
     """Whether a process of this role that ended cleanly must be started again: somebody drained it, not the run."""
     try:
         if role.role is Role.TRAINER:

@@ -19,10 +19,10 @@ from astraflow.messages import Drain, MemberState, RunRecord
 from astraflow.node.preemption import Preemption
 from astraflow.node.supervisor import Supervisor
 
-FINISH_S = 120.0
+_FINISH_S = 120.0
 """After the end of the run: time for the recorder's picture and the final model, before what is left is drained."""
 STOPPED = "stopped"
-ORDER_TTL_S = 86_400  # a node that is cut off for longer doesn't hear of it
+_ORDER_TTL_S = 86_400  # a node that is cut off for longer doesn't hear of it
 
 
 class NodeOrders:
@@ -47,7 +47,7 @@ class NodeOrders:
                     self.why_ended = update.message.stop_requested
                     self.ended.set()
                     break
-        await asyncio.sleep(FINISH_S)
+        await asyncio.sleep(_FINISH_S)
         self._supervisor.drain()
 
     async def follow_drains(self) -> None:
@@ -84,7 +84,7 @@ class NodeOrders:
 async def order_drain(bus: Bus, target: str, *, by: str) -> None:
     """Tell an actor or a node to leave."""
     order = Drain(target=target, requested_at=clock.wall(), requested_by=by)
-    await bus.kv.put(wiring.DRAIN.key(target), order, ttl_s=ORDER_TTL_S)
+    await bus.kv.put(wiring.DRAIN.key(target), order, ttl_s=_ORDER_TTL_S)
 
 
 async def forget_orders(bus: Bus, targets: Sequence[str]) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-FILE_EVERY_S = 1.0  # one stat a second; there is no portable event for a file that doesn't exist yet
-COMMAND_DEADLINE_S = 10.0
+_FILE_EVERY_S = 1.0  # one stat a second; there is no portable event for a file that doesn't exist yet
+_COMMAND_DEADLINE_S = 10.0
 NOT_FOUND = 127  # what a shell returns for a command that isn't there
 
 
@@ -51,7 +51,7 @@ class Preemption:
             if await asyncio.to_thread(Path(self.file).exists):
                 await found.put(f"file {self.file} exists")
                 return
-            await asyncio.sleep(FILE_EVERY_S)
+            await asyncio.sleep(_FILE_EVERY_S)
 
     async def _watch_command(self, found: asyncio.Queue[str], report: Callable[[str], None]) -> None:
         told = False
@@ -66,7 +66,7 @@ class Preemption:
             await asyncio.sleep(self.command_every_s)
 
 
-async def run_command(command: str, *, deadline_s: float = COMMAND_DEADLINE_S) -> int:
+async def run_command(command: str, *, deadline_s: float = _COMMAND_DEADLINE_S) -> int:
     """The shell's exit code; negative for a signal, as when it took longer than the deadline and was killed."""
     process = await asyncio.create_subprocess_shell(
         command,

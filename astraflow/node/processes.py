@@ -18,25 +18,25 @@ from astraflow.node.threads import process_environment, share
 
 
 @dataclass(frozen=True)
-class Wanted:
+class _Wanted:
     """`count` processes of one role."""
 
     role: RoleOf
     count: int = 1
 
 
-def roles_of(config: RunConfig) -> list[Wanted]:
+def roles_of(config: RunConfig) -> list[_Wanted]:
     """Every role of a run that lives on one machine. A frozen policy's trainer publishes it once and ends."""
     return [
-        Wanted(RoleOf(Role.DATAFLOW), 1 + config.dataflow.standbys),
-        Wanted(RoleOf(Role.RECORDER)),
-        *(Wanted(RoleOf(Role.POLICY, name), policy.engine.replicas) for name, policy in config.policies.items()),
-        *(Wanted(RoleOf(Role.TRAINER, name)) for name in config.policies),
-        Wanted(RoleOf(Role.ROLLOUT), config.node.rollouts),
+        _Wanted(RoleOf(Role.DATAFLOW), 1 + config.dataflow.standbys),
+        _Wanted(RoleOf(Role.RECORDER)),
+        *(_Wanted(RoleOf(Role.POLICY, name), policy.engine.replicas) for name, policy in config.policies.items()),
+        *(_Wanted(RoleOf(Role.TRAINER, name)) for name in config.policies),
+        _Wanted(RoleOf(Role.ROLLOUT), config.node.rollouts),
     ]
 
 
-def parse_role(text: str, config: RunConfig) -> Wanted:
+def parse_role(text: str, config: RunConfig) -> _Wanted:
     """The role of a `--role` argument such as `rollout` or `policy:solver`. Raises ConfigError."""
     parsed = RoleOf.parse(text)
     if parsed is None:
@@ -47,7 +47,7 @@ def parse_role(text: str, config: RunConfig) -> Wanted:
         raise ConfigError(f"--role {text}: write {role}:NAME with one of {', '.join(config.policies)}")
     if policy and not role.of_a_policy:
         raise ConfigError(f"--role {text}: a {role} serves all policies; write --role {role}")
-    return Wanted(parsed, max(1, config.node.rollouts) if role is Role.ROLLOUT else 1)
+    return _Wanted(parsed, max(1, config.node.rollouts) if role is Role.ROLLOUT else 1)
 
 
 def serves_region(role: Role, region: str, config: RunConfig) -> bool:
@@ -75,7 +75,7 @@ class NodeProcesses:
     planned: dict[str, Planned] = field(default_factory=dict)  # by name, also those that have ended
 
     def plan(
-        self, wanted: Sequence[Wanted], *, expected: Sequence[Wanted] = (), running: Collection[str] | None = None
+        self, wanted: Sequence[_Wanted], *, expected: Sequence[_Wanted] = (), running: Collection[str] | None = None
     ) -> list[Planned]:
         """The processes that are `wanted`, with their share of the cores.
 
@@ -98,7 +98,7 @@ class NodeProcesses:
             planned.append(self.planned[name])
         return planned
 
-    def _threads(self, wanted: Sequence[Wanted], running: Collection[str] | None) -> dict[Role, int]:
+    def _threads(self, wanted: Sequence[_Wanted], running: Collection[str] | None) -> dict[Role, int]:
         computing = [each for each in wanted if self._computes(each.role)]
         policies, trainers = (
             sum(each.count for each in computing if each.role.role is role) for role in (Role.POLICY, Role.TRAINER)

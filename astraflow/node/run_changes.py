@@ -11,7 +11,7 @@ import msgspec
 from astraflow.config import RunConfig
 from astraflow.errors import ConfigError
 
-FIXED = (
+_FIXED = (
     ("run", "name"),
     ("run", "seed"),
     ("run", "deterministic"),
@@ -22,7 +22,7 @@ FIXED = (
     ("policies", "*", "trainer", "batch_groups"),
 )
 """Keys that ids, cursors, snapshots or weights depend on. `*` is any name."""
-FREE = (("sources", "*", "select"), ("sources", "*", "extra"), ("sources", "*", "weight"))
+_FREE = (("sources", "*", "select"), ("sources", "*", "extra"), ("sources", "*", "weight"))
 """Exceptions: what decisions record, so that they can be replayed under other settings."""
 
 
@@ -57,7 +57,7 @@ def _is_fixed(path: tuple[str, ...], old: RunConfig, new: RunConfig) -> bool:
         before, after = old.policies.get(name), new.policies.get(name)
         if before is None or after is None or (before.trainer is None) != (after.trainer is None):
             return True
-    return _below(path, FIXED) and not _below(path, FREE)
+    return _below(path, _FIXED) and not _below(path, _FREE)
 
 
 def _below(path: tuple[str, ...], patterns: tuple[tuple[str, ...], ...]) -> bool:

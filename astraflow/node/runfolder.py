@@ -19,7 +19,7 @@ import msgspec
 from astraflow import clock
 from astraflow.errors import ConfigError
 
-SPARE_BYTES = 64 << 20
+_SPARE_BYTES = 64 << 20
 LOCK_NAME = "up.lock"
 
 
@@ -120,10 +120,10 @@ class LockedFolder:
 def check_space(path: Path, needed_bytes: int, *, purpose: str) -> None:
     """Raises ConfigError if the disk of `path` has less than `needed_bytes` and a little spare."""
     free = shutil.disk_usage(path).free
-    if free < needed_bytes + SPARE_BYTES:
+    if free < needed_bytes + _SPARE_BYTES:
         raise ConfigError(
             f"run folder {path} has {free / 1e9:.2f} GB free, but {purpose} needs about"
-            f" {(needed_bytes + SPARE_BYTES) / 1e9:.2f} GB; free some space or set run.folder to another disk"
+            f" {(needed_bytes + _SPARE_BYTES) / 1e9:.2f} GB; free some space or set run.folder to another disk"
         )
 
 

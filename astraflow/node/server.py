@@ -17,7 +17,7 @@ from astraflow.errors import BusError
 from astraflow.node.disk import Disk
 from astraflow.node.supervisor import RESTART_WINDOW_S
 
-BACKOFF_S = 0.5
+_BACKOFF_S = 0.5
 
 
 @asynccontextmanager
@@ -78,4 +78,4 @@ class _Keeper:
             raise BusError(f"nats-server {how} once too often; see {self._server.log_file}")
         self._restarts.append(now)
         self._report(f"nats-server {how}; starting it again on port {self._server.port}")
-        await asyncio.sleep(BACKOFF_S * len(self._restarts))
+        await asyncio.sleep(_BACKOFF_S * len(self._restarts))

@@ -20,7 +20,7 @@ from astraflow.node.record import bare_topology
 from astraflow.node.run_changes import changed_keys
 
 
-class Submitted(StrEnum):
+class _Submitted(StrEnum):
     """What became of it."""
 
     NEW = "new"
@@ -29,15 +29,15 @@ class Submitted(StrEnum):
     FINISHED = "finished"  # nothing is left to do
 
 
-async def submit(config: RunConfig, connection: Connection, console: Console) -> tuple[Submitted, RunRecord]:
+async def submit(config: RunConfig, connection: Connection, console: Console) -> tuple[_Submitted, RunRecord]:
     """Enter the run. Raises ConfigError if it is open with another config, or can't be continued with this one."""
-    config = for_every_machine(config, connection.url)
+    config = _for_every_machine(config, connection.url)
     options = connection.to_enter(config.run.name)
     async with NatsBus.connect(options, bare_topology(connection, config.run.name), producer="submit") as bus:
         old = await read_record(bus)
     if old is not None and not old.stop_requested:
-        refuse_changes(for_every_machine(from_json(old.config_json), connection.url), config)
-        return Submitted.OPEN, old
+        _refuse_changes(_for_every_machine(from_json(old.config_json), connection.url), config)
+        return _Submitted.OPEN, old
     async with NatsBus.connect(options, topology_of(config), producer="submit") as bus:
         if old is None:
             await bus.ensure()
@@ -45,11 +45,11 @@ async def submit(config: RunConfig, connection: Connection, console: Console) ->
         record = await read_record(bus)
     assert record is not None, "it was entered"
     if not entered:
-        return Submitted.FINISHED, record
-    return Submitted.NEW if old is None else Submitted.REOPENED, record
+        return _Submitted.FINISHED, record
+    return _Submitted.NEW if old is None else _Submitted.REOPENED, record
 
 
-def for_every_machine(config: RunConfig, url: str) -> RunConfig:
+def _for_every_machine(config: RunConfig, url: str) -> RunConfig:
     """Without the files with which this machine is let in."""
     bus = msgspec.structs.replace(
         config.bus, url=url, token_file="", credentials_file="", credentials_dir="", ca_file=""
@@ -57,7 +57,7 @@ def for_every_machine(config: RunConfig, url: str) -> RunConfig:
     return msgspec.structs.replace(config, bus=bus)
 
 
-def refuse_changes(old: RunConfig, new: RunConfig) -> None:
+def _refuse_changes(old: RunConfig, new: RunConfig) -> None:
     """Raises ConfigError, with what differs, if the configs aren't equal."""
     changes = [f"{key}: {was!r} → {now!r}" for key, (was, now) in changed_keys(old, new).items()]
     if changes:

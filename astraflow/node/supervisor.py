@@ -25,7 +25,7 @@ from astraflow.actors.base.exits import EXIT_FENCED, EXIT_USER, describe_exit, l
 from astraflow.node.child import Child, ProcessSpec
 
 RESTART_WINDOW_S = 600.0
-FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 0.25, 15.0
+_FIRST_BACKOFF_S, _LONGEST_BACKOFF_S = 0.25, 15.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class Supervisor:
         max_restarts: int,
         resume: Callable[[ProcessSpec], Coroutine[Any, Any, bool]],
         report: Callable[[str], None],
-        first_backoff_s: float = FIRST_BACKOFF_S,
+        first_backoff_s: float = _FIRST_BACKOFF_S,
         startable: Callable[[], Coroutine[Any, Any, Any]] | None = None,
         stays: Callable[[Failure], None] | None = None,
     ) -> None:
@@ -180,7 +180,7 @@ class Supervisor:
             times = f"after {len(child.restarts)} restarts" if child.restarts else "and node.max_restarts is 0"
             self._fail(child, f"{describe_exit(code)} {times}", user_mistake=False)
             return
-        pause_s = min(LONGEST_BACKOFF_S, self._first_backoff_s * 2 ** len(child.restarts))
+        pause_s = min(_LONGEST_BACKOFF_S, self._first_backoff_s * 2 ** len(child.restarts))
         child.restarts.append(now)
         await child.unless_unwanted(asyncio.sleep(pause_s))
 

@@ -43,7 +43,7 @@ from astraflow.runfile import resolved
 from astraflow.runfile.checks import FULLS_IN_WEIGHTS, model_bytes, trainable
 from astraflow.view.live import live_view
 
-STATE_PER_WEIGHT = 6  # a checkpoint's fp32 master and two AdamW moments, for each bf16 byte of the model
+_STATE_PER_WEIGHT = 6  # a checkpoint's fp32 master and two AdamW moments, for each bf16 byte of the model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +122,7 @@ async def _run(
         console=console,
         stopper=stopper,
         view=partial(live_view, bus, console),
-        preemption=preemption_of(config.node),
+        preemption=_preemption_of(config.node),
         grace_s=config.node.grace_s,
     )
     if failure:
@@ -140,7 +140,7 @@ async def _run(
     return 0
 
 
-def preemption_of(section: NodeSection) -> Preemption:
+def _preemption_of(section: NodeSection) -> Preemption:
     """Where the run file says that notices come from."""
     return Preemption(
         file=user_path_text(section.preempt_file),
@@ -181,7 +181,7 @@ def needed_bytes(config: RunConfig, folders: dict[str, Path]) -> int:
         if policy.weights.full_transport == "http" and not policy.weights.folder:  # served from the run folder
             total += FULLS_IN_WEIGHTS * size
         if policy.trainer:
-            total += (policy.trainer.keep_checkpoints + 1) * STATE_PER_WEIGHT * size
+            total += (policy.trainer.keep_checkpoints + 1) * _STATE_PER_WEIGHT * size
     return total
 
 

@@ -34,7 +34,7 @@ class Finding(msgspec.Struct, frozen=True):
     problem: str
 
 
-class Sized(Protocol):
+class _Sized(Protocol):
     """What is asked of a built environment here."""
 
     @property
@@ -84,9 +84,9 @@ def _find_in(name: str, section: EnvSection, config: RunConfig) -> Iterator[Find
     find_agent(name, section)
     env = build_env(section)
     try:
-        yield from check_ranges(name, env, config)
+        yield from _check_ranges(name, env, config)
         if ":" in section.kind:
-            yield from check_first(name, env)
+            yield from _check_first(name, env)
     finally:
         _close(env)
 
@@ -107,7 +107,7 @@ def _find_losses(config: RunConfig) -> Iterator[Finding]:
                 yield Finding(("policies", name, "trainer", "loss", "objective"), str(exc))
 
 
-def check_first(name: str, env: "Environment") -> Iterator[Finding]:
+def _check_first(name: str, env: "Environment") -> Iterator[Finding]:
     """Whether an environment of the user's own makes a task that can be sent, and a prompt of it."""
     from astraflow.envs.base import ChatMessage
     from astraflow.envs.single_turn import SingleTurnEnv
@@ -133,7 +133,7 @@ async def _awaited(messages: Awaitable[Any]) -> Any:
     return await messages
 
 
-def check_ranges(name: str, env: Sized, config: RunConfig) -> Iterator[Finding]:
+def _check_ranges(name: str, env: _Sized, config: RunConfig) -> Iterator[Finding]:
     """Whether sources and eval sets of this environment leave its tasks or overlap."""
     sources = {key: s for key, s in config.sources.items() if s.env == name}
     evals = {key: e for key, e in config.eval.items() if e.env == name}

@@ -9,14 +9,14 @@ from astraflow.extras import install_hint
 from astraflow.paths import user_path
 from astraflow.runfile.decode import Where
 
-USED_BY = {"folder": ("file", "http"), "full_on_nats": ("file",), "listen": ("http",), "advertise": ("http",)}
+_USED_BY = {"folder": ("file", "http"), "full_on_nats": ("file",), "listen": ("http",), "advertise": ("http",)}
 
 
 def check_transport(name: str, policy: PolicySection, where: Where) -> Iterator[ConfigError]:
     """Whether fulls can travel as the table says."""
     section, above = policy.weights, ("policies", name, "weights")
     transport = section.full_transport
-    for key, transports in USED_BY.items():
+    for key, transports in _USED_BY.items():
         if transport not in transports and getattr(section, key) != getattr(type(section)(), key):
             wanted = " or ".join(f'"{each}"' for each in transports)
             yield where.error((*above, key), f'is for full_transport = {wanted}, and that is "{transport}"')

@@ -18,8 +18,8 @@ from astraflow.view.live_text import eval_line, event_line, member_line, step_li
 from astraflow.view.run_view import RunView
 
 QUEUES_EVERY_S = 1.0  # depths can't be watched, only asked for
-QUEUES_DEADLINE_S = 5.0
-EVENTS_BEFORE = 50  # events from before the view that it knows of
+_QUEUES_DEADLINE_S = 5.0
+_EVENTS_BEFORE = 50  # events from before the view that it knows of
 
 
 class Follower:
@@ -82,7 +82,7 @@ class Follower:
 
     async def _follow_events(self) -> None:
         state = self._events_before
-        start = max(1, state.first_sequence, state.last_sequence - EVENTS_BEFORE + 1)
+        start = max(1, state.first_sequence, state.last_sequence - _EVENTS_BEFORE + 1)
         async for entry in self._bus.logs.read(self._bus.topology.events, start=start):
             if isinstance(entry.message, Event):
                 self.view.events.append(entry.message)
@@ -94,7 +94,7 @@ class Follower:
         """Ask again and again; while the server is away the last answer stays."""
         while True:
             with contextlib.suppress(BusError, TimeoutError):
-                async with asyncio.timeout(QUEUES_DEADLINE_S):
+                async with asyncio.timeout(_QUEUES_DEADLINE_S):
                     self.view.queues = await self._bus.queues.depths()
                 self.changed.set()
             await asyncio.sleep(QUEUES_EVERY_S)

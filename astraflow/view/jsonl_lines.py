@@ -11,11 +11,11 @@ from astraflow.messages import Episode, Event, Metrics
 
 T = TypeVar("T")
 
-TOKEN_BYTES = 4
+_TOKEN_BYTES = 4
 _FIELDS = ("at", "kind", "policy", "step", "version", "batch", "lineage", "labels")
 
 
-class ReplyLine(msgspec.Struct, frozen=True, kw_only=True):
+class _ReplyLine(msgspec.Struct, frozen=True, kw_only=True):
     """One trajectory as a person reads it. `versions` are the oldest and newest version that sampled it, or ()."""
 
     policy: str
@@ -39,7 +39,7 @@ class EpisodeLine(msgspec.Struct, frozen=True, kw_only=True):
     correct: float | None = None
     prompt: str = ""
     answer: str = ""  # the expected one
-    replies: tuple[ReplyLine, ...] = ()
+    replies: tuple[_ReplyLine, ...] = ()
     error: str = ""
     eval_set: str = ""
     eval_round: int = 0
@@ -54,12 +54,12 @@ def episode_line(episode: Episode, *, text: bool = True) -> EpisodeLine:
     for trajectory in episode.trajectories:
         versions = [span.version for turn in trajectory.turns for span in turn.versions]
         replies.append(
-            ReplyLine(
+            _ReplyLine(
                 policy=trajectory.policy,
                 role=trajectory.role,
                 reward=trajectory.reward,
                 reward_parts=dict(trajectory.reward_parts),
-                tokens=sum(len(turn.completion_tokens.data) // TOKEN_BYTES for turn in trajectory.turns),
+                tokens=sum(len(turn.completion_tokens.data) // _TOKEN_BYTES for turn in trajectory.turns),
                 versions=(min(versions), max(versions)) if versions else (),
                 finish_reason=trajectory.turns[-1].finish_reason if trajectory.turns else "",
                 text=trajectory.text if text else "",
@@ -84,7 +84,7 @@ def episode_line(episode: Episode, *, text: bool = True) -> EpisodeLine:
     )
 
 
-def metrics_line(metrics: Metrics) -> dict[str, Any]:
+def _metrics_line(metrics: Metrics) -> dict[str, Any]:
     """The message's fields and, next to them, its values under their names: flat, as data frames like it."""
     return metrics.values | {name: getattr(metrics, name) for name in _FIELDS} | {"at": _time(metrics.at)}
 
@@ -94,8 +94,8 @@ def _time(at: float) -> float:
     return at if math.isfinite(at) else 0.0
 
 
-def metrics_of(line: dict[str, Any]) -> Metrics:
-    """The message that `metrics_line` wrote; null is NaN again. Raises msgspec.ValidationError for anything else."""
+def _metrics_of(line: dict[str, Any]) -> Metrics:
+    """The message that `_metrics_line` wrote; null is NaN again. Raises msgspec.ValidationError for anything else."""
     values = {key: math.nan if value is None else value for key, value in line.items() if key not in _FIELDS}
     return msgspec.convert({name: line[name] for name in _FIELDS if name in line} | {"values": values}, Metrics)
 
@@ -106,24 +106,24 @@ def encode_line(line: Episode | Event | Metrics, *, episode_text: bool = True) -
     if isinstance(line, Episode):
         view = episode_line(line, text=episode_text)
     elif isinstance(line, Metrics):
-        view = metrics_line(line)
+        view = _metrics_line(line)
     return msgspec.json.encode(view, enc_hook=str) + b"\n"
 
 
-Damaged = Callable[[Path, int], None]  # is told of a line that can't be read: the file, and the line's number from 1
+_Damaged = Callable[[Path, int], None]  # is told of a line that can't be read: the file, and the line's number from 1
 
 
-def read_metrics(path: Path, *, damaged: Damaged | None = None) -> Iterator[Metrics]:
+def read_metrics(path: Path, *, damaged: _Damaged | None = None) -> Iterator[Metrics]:
     """Every message in a metrics.jsonl that can be read; nothing if there is no such file."""
-    return _lines(path, lambda line: metrics_of(msgspec.json.decode(line)), damaged)
+    return _lines(path, lambda line: _metrics_of(msgspec.json.decode(line)), damaged)
 
 
-def read_episodes(path: Path, *, damaged: Damaged | None = None) -> Iterator[EpisodeLine]:
+def read_episodes(path: Path, *, damaged: _Damaged | None = None) -> Iterator[EpisodeLine]:
     """Every line of an episodes.jsonl that can be read; nothing if there is no such file."""
     return _lines(path, msgspec.json.Decoder(EpisodeLine).decode, damaged)
 
 
-def _lines(path: Path, decode: Callable[[bytes], T], damaged: Damaged | None) -> Iterator[T]:
+def _lines(path: Path, decode: Callable[[bytes], T], damaged: _Damaged | None) -> Iterator[T]:
     """Whole lines only: a file that is being written may end in the middle of one."""
     if not path.exists():
         return

@@ -16,8 +16,8 @@ from astraflow.view.follower import Follower
 from astraflow.view.live_rich import picture
 from astraflow.view.run_view import RunView
 
-DRAW_EVERY_S = 0.25  # at most
-REDRAW_AFTER_S = 1.0  # at least
+_DRAW_EVERY_S = 0.25  # at most
+_REDRAW_AFTER_S = 1.0  # at least
 
 
 async def live_view(bus: Bus, console: Console, stop: asyncio.Event) -> None:
@@ -41,6 +41,6 @@ async def _draw(view: RunView, changed: asyncio.Event, console: Console, stop: a
         while not stop.is_set():
             changed.clear()
             live.update(picture(view, at=clock.wall()), refresh=True)
-            await wait_at_most(stop, DRAW_EVERY_S)
-            await first_of(wait_at_most(changed, REDRAW_AFTER_S - DRAW_EVERY_S), stop.wait())
+            await wait_at_most(stop, _DRAW_EVERY_S)
+            await first_of(wait_at_most(changed, _REDRAW_AFTER_S - _DRAW_EVERY_S), stop.wait())
         live.update(picture(view, at=clock.wall()), refresh=True)

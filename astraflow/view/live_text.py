@@ -16,7 +16,7 @@ from astraflow.view.run_view import RunView
 from astraflow.view.wording import amount, duration, failures
 
 
-def stamp(view: RunView, at: float) -> str:
+def _stamp(view: RunView, at: float) -> str:
     """Time since the run was created, right-aligned: how every line begins."""
     return f"{duration(at - view.record.created_at) if view.record else '':>12}  "
 
@@ -43,7 +43,7 @@ def step_line(view: RunView, metrics: Metrics, *, seconds: float | None) -> str:
         parts.append(duration(seconds))
     if values.get(TRAIN_SKIPPED):
         parts.append("SKIPPED")
-    return stamp(view, metrics.at) + " · ".join(parts)
+    return _stamp(view, metrics.at) + " · ".join(parts)
 
 
 def _newest_correct(view: RunView, policy: str) -> EvalPoint | None:
@@ -58,15 +58,15 @@ def eval_line(view: RunView, metrics: Metrics) -> str:
     correct = f"correct {point.correct:.2f} · " if point.correct is not None else ""
     reward = f"reward {point.reward:.2f} · " if point.reward is not None else ""
     results = f"{correct}{reward}{point.size} answers{failures(point.failed)}"
-    return f"{stamp(view, metrics.at)}{metrics.policy} evaluation {set_name} at step {point.step} · {results}"
+    return f"{_stamp(view, metrics.at)}{metrics.policy} evaluation {set_name} at step {point.step} · {results}"
 
 
 def event_line(view: RunView, event: Event) -> str:
     """A warning or an error as one line of text."""
     actor = f"{event.actor}: " if event.actor else ""
-    return f"{stamp(view, event.at)}{event.level} · {actor}{event.text}"
+    return f"{_stamp(view, event.at)}{event.level} · {actor}{event.text}"
 
 
 def member_line(view: RunView, member: Member, *, at: float) -> str:
     """A member's new state as one line of text; `at` is when it was seen, so that times don't run backwards."""
-    return f"{stamp(view, at)}{member.actor} is {member.state.value.replace('_', ' ')}"
+    return f"{_stamp(view, at)}{member.actor} is {member.state.value.replace('_', ' ')}"

@@ -25,7 +25,7 @@ from astraflow.messages.roles import Role, RoleOf
 from astraflow.view.history import History
 from astraflow.view.wording import clock, counts, duration
 
-KEPT_EVENTS = 50
+_KEPT_EVENTS = 50
 
 
 class WaitsFor(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +51,7 @@ class RunView:
     regions: dict[str, Region] = field(default_factory=dict)  # that joined over a leaf link
     queues: dict[str, int] = field(default_factory=dict)  # pending messages, e.g. by "task.math", "gen.solver"
     history: History = field(default_factory=History)
-    events: deque[Event] = field(default_factory=lambda: deque(maxlen=KEPT_EVENTS))
+    events: deque[Event] = field(default_factory=lambda: deque(maxlen=_KEPT_EVENTS))
 
     def apply(self, key: str, message: Message | None, *, written_at: float | None = None) -> None:
         """Take one KV value in; None = the key was deleted or expired. Keys of other readers are ignored.

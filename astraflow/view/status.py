@@ -18,11 +18,11 @@ from astraflow.messages.roles import Role
 from astraflow.view.history import EvalPoint
 from astraflow.view.run_view import RunView, WaitsFor
 
-METRICS_TAIL = 1000  # messages looked at for the newest values
+_METRICS_TAIL = 1000  # messages looked at for the newest values
 EVENTS_SHOWN = 10
 SILENT_S = 3.0  # members write their records every second
 PROBE_WITHIN_S = 1.5
-LATELY_S = 600.0  # an actor that spoke within this time and has no member record is shown as gone
+_LATELY_S = 600.0  # an actor that spoke within this time and has no member record is shown as gone
 
 
 class PolicyStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +67,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 async def read_status(bus: Bus) -> Status:
     """Look once. Raises ConfigError if there is no such run on this server, BusError if it can't be read."""
     view = await read_view(bus)
-    await _tail(bus, bus.topology.metrics, METRICS_TAIL, view)
+    await _tail(bus, bus.topology.metrics, _METRICS_TAIL, view)
     await _tail(bus, bus.topology.events, EVENTS_SHOWN, view)
     return status_of(view, at=clock.wall())
 
@@ -94,7 +94,7 @@ async def _tail(bus: Bus, stream: str, entries: int, view: RunView) -> None:
     state = await bus.logs.state(stream)
     start = max(1, state.first_sequence, state.last_sequence - entries + 1)
     async for entry in bus.logs.read(stream, start=start, follow=False):
-        if entry.age_s < LATELY_S:
+        if entry.age_s < _LATELY_S:
             view.heard_of(entry.envelope.producer)
         if isinstance(entry.message, Metrics):
             view.history.add(entry.message)

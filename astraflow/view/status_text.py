@@ -14,8 +14,8 @@ from astraflow.view.wording import amount, change, clock, counts, duration, fail
 LINES, COLUMNS = 25, 100
 WAITS_SHOWN = 4
 EVENTS_SHOWN = 3
-WHOLE_POLICIES = 3  # of more policies only a line each
-POLICIES_SHOWN = 10
+_WHOLE_POLICIES = 3  # of more policies only a line each
+_POLICIES_SHOWN = 10
 
 
 def render(status: Status, *, everything: bool = False) -> str:
@@ -32,12 +32,12 @@ def render(status: Status, *, everything: bool = False) -> str:
 def _brief(status: Status) -> Iterator[str]:
     yield from _first(_waits(status), WAITS_SHOWN)
     yield ""
-    if len(status.policies) <= WHOLE_POLICIES:
+    if len(status.policies) <= _WHOLE_POLICIES:
         for name, policy in status.policies.items():
             yield _policy_head(name, policy)
             yield from _policy_brief(name, policy)
     else:
-        yield from _first([_policy_head(*item) for item in status.policies.items()], POLICIES_SHOWN)
+        yield from _first([_policy_head(*item) for item in status.policies.items()], _POLICIES_SHOWN)
     yield ""
     yield f"queues  {_queues(status)}"
     yield from _members(status)

@@ -11,7 +11,7 @@ from astraflow.messages.metric_names import (
     WEIGHTS_PAUSE_S,
 )
 
-BLOCKS = "▁▂▃▄▅▆▇█"
+_BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def duration(seconds: float) -> str:
@@ -82,4 +82,4 @@ def sparkline(values: list[float], *, width: int = 24) -> str:
     if not shown:
         return ""
     low, span = min(shown), max(shown) - min(shown)
-    return "".join(BLOCKS[round((value - low) / span * (len(BLOCKS) - 1)) if span > 0 else 0] for value in shown)
+    return "".join(_BLOCKS[round((value - low) / span * (len(_BLOCKS) - 1)) if span > 0 else 0] for value in shown)

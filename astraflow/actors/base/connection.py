@@ -17,7 +17,7 @@ from astraflow.messages.roles import Role
 from astraflow.paths import user_path, user_path_text
 
 TOKEN_VARIABLE = "ASTRAFLOW_TOKEN"
-ENDINGS = (".nk", ".creds")
+_ENDINGS = (".nk", ".creds")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +82,7 @@ class Connection:
         if not self.credentials_dir:
             return self
         key = role.key
-        found = [path for ending in ENDINGS if (path := Path(self.credentials_dir) / f"{key}{ending}").exists()]
+        found = [path for ending in _ENDINGS if (path := Path(self.credentials_dir) / f"{key}{ending}").exists()]
         if not found:
             raise ConfigError(
                 f"{self.credentials_dir} has no credentials for {key}: copy {key}.nk there from the server's "

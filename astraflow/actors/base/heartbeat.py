@@ -24,7 +24,7 @@ TICK_S = 0.1
 STUCK_AFTER_S = 1.0
 MAX_PERIOD_S = 1.0  # so that status is never older than this
 GOODBYE_S = 5.0
-FRAMES = 3
+_FRAMES = 3
 _STDLIB = sysconfig.get_path("stdlib")
 
 _log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class LoopClock:
         if frame is None or _waits_for_events(frame):
             return ""
         stack = traceback.extract_stack(frame)[::-1]
-        shown = stack[:FRAMES]
+        shown = stack[:_FRAMES]
         if all(map(_is_library, shown)):
             shown[-1:] = [next((entry for entry in stack if not _is_library(entry)), shown[-1])]
         return " < ".join(f"{entry.filename}:{entry.lineno} {entry.name}" for entry in shown)

@@ -29,10 +29,10 @@ from astraflow.concurrency import Background, first_of, wait_at_most
 from astraflow.errors import FencedError, UnreadableValueError
 from astraflow.messages import Lease, MemberState
 
-RENEWALS = 3  # per lease length
+_RENEWALS = 3  # per lease length
 
 
-def lease_key(name: str) -> str:
+def _lease_key(name: str) -> str:
     """KV key of a lease."""
     return wiring.LEASE.key(name)
 
@@ -43,7 +43,7 @@ class HeldLease:
     def __init__(self, ctx: ActorContext, name: str, record: Lease, *, revision: int, sent_at: float) -> None:
         self.epoch = record.epoch
         self._ctx = ctx
-        self._key = lease_key(name)
+        self._key = _lease_key(name)
         self._record = record
         self._revision = revision
         self._until = sent_at + record.lease_s
@@ -73,7 +73,7 @@ class HeldLease:
                     continue
             self._until = sent_at + self._record.lease_s
             self._renewed.set()
-            await wait_at_most(self._hurry, self._record.lease_s / RENEWALS)
+            await wait_at_most(self._hurry, self._record.lease_s / _RENEWALS)
             self._hurry.clear()
 
     async def _lost(self) -> str:
@@ -145,7 +145,7 @@ class _Waiter:
 
     async def watch(self) -> None:
         """Note every renewal and when it was seen."""
-        async for update in self._ctx.bus.kv.watch(lease_key(self._name)):
+        async for update in self._ctx.bus.kv.watch(_lease_key(self._name)):
             self._note(update)
 
     def _note(self, update: KvUpdate) -> None:
@@ -217,7 +217,7 @@ class _Waiter:
         )
         sent_at, expected = boottime(), self._revision if old is not None else 0
         try:
-            revision = await ctx.bus.kv.put(lease_key(self._name), record, expected_revision=expected, deadline_s=None)
+            revision = await ctx.bus.kv.put(_lease_key(self._name), record, expected_revision=expected, deadline_s=None)
         except FencedError:
             return None
         ctx.waits_for("")

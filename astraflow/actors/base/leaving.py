@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 
-LEAVE_S = 5.0  # for tasks to end, threads to be joined, the interpreter to close
+_LEAVE_S = 5.0  # for tasks to end, threads to be joined, the interpreter to close
 
 
 def leave_soon(code: int) -> None:
@@ -20,6 +20,6 @@ def leave_soon(code: int) -> None:
         sys.stderr.flush()
         os._exit(code)
 
-    timer = threading.Timer(LEAVE_S, end)
+    timer = threading.Timer(_LEAVE_S, end)
     timer.daemon = True
     timer.start()

@@ -5,7 +5,7 @@ import logging
 _STANDARD = set(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
-class FieldsFormatter(logging.Formatter):
+class _FieldsFormatter(logging.Formatter):
     """Appends a record's `extra` fields."""
 
     def __init__(self) -> None:
@@ -19,5 +19,5 @@ class FieldsFormatter(logging.Formatter):
 def log_to_stderr() -> None:
     """Set up the process's log; the node sends stderr to the actor's log file."""
     handler = logging.StreamHandler()
-    handler.setFormatter(FieldsFormatter())
+    handler.setFormatter(_FieldsFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])

@@ -12,10 +12,10 @@ from astraflow.bus import Bus
 from astraflow.errors import FencedError, UnreadableValueError
 from astraflow.messages import Head, Ledger, Progress, SnapshotPointer
 
-Owned = TypeVar("Owned", Head, SnapshotPointer)
+_Owned = TypeVar("_Owned", Head, SnapshotPointer)
 
 
-async def seal(bus: Bus, key: str, kind: type[Owned], *, epoch: int) -> tuple[Owned | None, int]:
+async def seal(bus: Bus, key: str, kind: type[_Owned], *, epoch: int) -> tuple[_Owned | None, int]:
     """Put this epoch on the value that is there: value (None = absent) and revision for the next compare-and-set.
 
     Raises: FencedError if a higher epoch is there.

@@ -42,15 +42,15 @@ from astraflow.messages import (
 from astraflow.messages.metric_names import DATAFLOW, DATAFLOW_READY_GROUPS, EVAL
 from astraflow.models.tokenizer import utf8
 
-INBOX_SIZE = 1024  # inputs that wait for the driver; readers block beyond it
-INPUTS_AT_ONCE = 64  # taken before the event loop gets its turn
+_INBOX_SIZE = 1024  # inputs that wait for the driver; readers block beyond it
+_INPUTS_AT_ONCE = 64  # taken before the event loop gets its turn
 QUEUES_EVERY_S = 5.0
-IDLE_S = 0.5  # the driver looks at deadlines at least this often
+_IDLE_S = 0.5  # the driver looks at deadlines at least this often
 
 _log = logging.getLogger(__name__)
 
-Depths: TypeAlias = dict[str, int]  # messages that wait, per queue
-Input: TypeAlias = LogEntry | Progress | Depths
+_Depths: TypeAlias = dict[str, int]  # messages that wait, per queue
+_Input: TypeAlias = LogEntry | Progress | _Depths
 
 
 class Dataflow:
@@ -70,7 +70,7 @@ class Dataflow:
         self._ledgers = {policy: OwnedKey(ctx.bus, wiring.LEDGER.key(policy)) for policy in restored.samples}
         self._decided = 0
         self._durable_samples: dict[str, int] = {}
-        self._inbox: asyncio.Queue[Input] = asyncio.Queue(INBOX_SIZE)
+        self._inbox: asyncio.Queue[_Input] = asyncio.Queue(_INBOX_SIZE)
         self._saved_at = clock.monotonic()
         self._dirty = False
         deadline_s = ctx.config.dataflow.task_deadline_s
@@ -121,17 +121,17 @@ class Dataflow:
             item = await self._ctx.unless_stopped(self._next_input())
             if item is not None:
                 self._take_input(item)
-            for _ in range(min(INPUTS_AT_ONCE, self._inbox.qsize())):
+            for _ in range(min(_INPUTS_AT_ONCE, self._inbox.qsize())):
                 self._take_input(self._inbox.get_nowait())
 
-    async def _next_input(self) -> Input | None:
+    async def _next_input(self) -> _Input | None:
         try:
-            async with asyncio.timeout(IDLE_S):
+            async with asyncio.timeout(_IDLE_S):
                 return await self._inbox.get()
         except TimeoutError:
             return None
 
-    def _take_input(self, item: Input) -> None:
+    def _take_input(self, item: _Input) -> None:
         self._dirty = True
         if isinstance(item, Progress):
             self._durable_samples[item.policy] = item.durable_sequence
@@ -152,7 +152,7 @@ class Dataflow:
         error = f"{episode.reason}: {episode.error or 'no detail'}" if failed else "it ended as it should"
         return f"episode of env {episode.env}: {error} ({why})" if why else f"episode of env {episode.env}: {error}"
 
-    def _take_depths(self, depths: Depths) -> None:
+    def _take_depths(self, depths: _Depths) -> None:
         now = self._now()
         for env in self._envs:
             self._core.on_queue(env, depths.get(f"task.{env}", 0), now)

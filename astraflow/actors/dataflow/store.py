@@ -17,7 +17,7 @@ from astraflow.messages import Member, MemberState, PartRef, SnapshotPointer
 from astraflow.messages.metric_names import RECORDER_EPISODES
 from astraflow.messages.roles import Role
 
-POINTER_KEY = wiring.SNAPSHOT.key("dataflow")
+_POINTER_KEY = wiring.SNAPSHOT.key("dataflow")
 
 
 class StoredState(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,9 +46,9 @@ class DataflowStore:
 
         Raises: FencedError if a later dataflow has started; BusError if its parts are gone or damaged.
         """
-        pointer, self._revision = await seal(self._bus, POINTER_KEY, SnapshotPointer, epoch=self._epoch)
+        pointer, self._revision = await seal(self._bus, _POINTER_KEY, SnapshotPointer, epoch=self._epoch)
         if pointer is None:
-            self._revision = await self._bus.kv.put(POINTER_KEY, self._pointer((), 0), expected_revision=0)
+            self._revision = await self._bus.kv.put(_POINTER_KEY, self._pointer((), 0), expected_revision=0)
             return None
         if not pointer.parts:
             return None
@@ -70,7 +70,7 @@ class DataflowStore:
             topology.snapshots, topology.snapshot_part(), data, msg_prefix=prefix
         )
         self._revision = await self._bus.kv.put(
-            POINTER_KEY, self._pointer(parts, len(data)), expected_revision=self._revision
+            _POINTER_KEY, self._pointer(parts, len(data)), expected_revision=self._revision
         )
         await self._bus.logs.purge(topology.snapshots, below_sequence=first, subject=f"{topology.snapshot_part()}.*")
 

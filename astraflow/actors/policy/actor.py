@@ -45,7 +45,7 @@ REPORT_EVERY_S = 1.0
 AGAIN_S = 1.0  # a second delivery of a request that isn't accepted yet comes back after this
 
 VERSION_WITHIN_S = 30.0  # a request for a newer version holds its slot for this long
-EMPTY_END = TokenChunk(
+_EMPTY_END = TokenChunk(
     tokens=np.empty(0, np.int32), logprobs=np.empty(0, np.float32), versions=(), finish_reason="length"
 )
 
@@ -210,7 +210,7 @@ class Replica:
                 await stream.add(chunk)
         except RequestError as exc:
             if exc.fills_context and request.position:  # the end was lost of what had filled it
-                await stream.add(EMPTY_END)
+                await stream.add(_EMPTY_END)
             else:
                 await stream.refused(str(exc), RequestFault.CONTEXT if exc.fills_context else RequestFault.REQUEST)
         except EngineError as exc:

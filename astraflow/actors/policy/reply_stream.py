@@ -14,10 +14,10 @@ from astraflow.messages import Array, ChunkKind, GenChunk, GenRequest, RequestFa
 
 FLUSH_TOKENS = 1024  # a bound on what a message holds; how often there is one is FLUSH_S's business
 FLUSH_S = 0.25
-MESSAGE_TOKENS = 2048  # 16 KiB: unstored messages aren't split, and the smallest max_payload is 32 KiB
+_MESSAGE_TOKENS = 2048  # 16 KiB: unstored messages aren't split, and the smallest max_payload is 32 KiB
 
 
-def spans_within(spans: Sequence[VersionSpan], start: int, end: int) -> tuple[VersionSpan, ...]:
+def _spans_within(spans: Sequence[VersionSpan], start: int, end: int) -> tuple[VersionSpan, ...]:
     """The parts of `spans` between two positions."""
     return tuple(
         VersionSpan(version=span.version, start=max(span.start, start), end=min(span.end, end))
@@ -77,14 +77,14 @@ class ReplyStream:
         self._chunks, self._waiting, self._versions = [], 0, []
         tokens_T = np.concatenate([chunk.tokens for chunk in chunks])
         logprobs_T = np.concatenate([chunk.logprobs for chunk in chunks])
-        for start in range(0, max(1, tokens_T.size), MESSAGE_TOKENS):  # a late loop gets many tokens at once
-            piece = slice(start, start + MESSAGE_TOKENS)
+        for start in range(0, max(1, tokens_T.size), _MESSAGE_TOKENS):  # a late loop gets many tokens at once
+            piece = slice(start, start + _MESSAGE_TOKENS)
             await self._send(
                 ChunkKind.TOKENS,
                 position=first + start,
                 tokens=array_of(tokens_T[piece], "i4"),
                 logprobs=array_of(logprobs_T[piece], "f4"),
-                versions=spans_within(versions, first + start, first + min(piece.stop, tokens_T.size)),
+                versions=_spans_within(versions, first + start, first + min(piece.stop, tokens_T.size)),
                 finish_reason=finish_reason if piece.stop >= tokens_T.size else "",
             )
 

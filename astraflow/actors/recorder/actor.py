@@ -31,21 +31,21 @@ from astraflow.messages.roles import Role
 from astraflow.view.history import EpisodeTotals, History
 from astraflow.view.jsonl_lines import encode_line, read_episodes, read_metrics
 
-METRICS_FILE, EVENTS_FILE, EPISODES_FILE = "metrics.jsonl", "events.jsonl", "episodes.jsonl"
-SUMMARY_FILE, CURVES_FILE = "summary.json", "reward-curve.png"
-LOCK_FILE = ".recorder.lock"
-LOCK_EVERY_S = 0.5  # a file lock can't be watched
-QUEUE_LINES = 1024  # read from a log and not written yet, per file
-COMMIT_LINES = 1024
+_METRICS_FILE, _EVENTS_FILE, _EPISODES_FILE = "metrics.jsonl", "events.jsonl", "episodes.jsonl"
+SUMMARY_FILE, _CURVES_FILE = "summary.json", "reward-curve.png"
+_LOCK_FILE = ".recorder.lock"
+_LOCK_EVERY_S = 0.5  # a file lock can't be watched
+_QUEUE_LINES = 1024  # read from a log and not written yet, per file
+_COMMIT_LINES = 1024
 LAST = (Role.RECORDER, Role.NODE, Role.REGION)  # they leave after the others, or stay
-COMMIT_EVERY_S = 0.5  # a commit is two fsyncs: more often would only wear the disk
+_COMMIT_EVERY_S = 0.5  # a commit is two fsyncs: more often would only wear the disk
 
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
 
-class LogRecorder:
+class _LogRecorder:
     """One log into one file. `open` first, then `copy` once."""
 
     def __init__(
@@ -69,7 +69,7 @@ class LogRecorder:
         self._episode_text = episode_text
         self._cursor: Cursor | None = None  # of the last entry that is in the queue or in the file
         self._start: int | Literal["first"] = "first"  # where to begin without a cursor
-        self._queue: asyncio.Queue[tuple[bytes, Cursor] | None] = asyncio.Queue(QUEUE_LINES)  # None: no more
+        self._queue: asyncio.Queue[tuple[bytes, Cursor] | None] = asyncio.Queue(_QUEUE_LINES)  # None: no more
 
     async def open(self) -> None:
         """Open the file where it agrees with the log. A line that can't be had any more is an event, not a stop."""
@@ -146,14 +146,14 @@ class LogRecorder:
             return
 
     async def _batch(self) -> tuple[list[tuple[bytes, Cursor]], bool]:
-        """At least one line, and what comes within COMMIT_EVERY_S; False when no more will come."""
+        """At least one line, and what comes within _COMMIT_EVERY_S; False when no more will come."""
         batch: list[tuple[bytes, Cursor]] = []
         item = await self._queue.get()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(COMMIT_EVERY_S):
+            async with asyncio.timeout(_COMMIT_EVERY_S):
                 while item is not None:
                     batch.append(item)
-                    if len(batch) == COMMIT_LINES:
+                    if len(batch) == _COMMIT_LINES:
                         break
                     item = await self._queue.get()
         return batch, item is not None
@@ -173,7 +173,7 @@ async def run(ctx: ActorContext) -> None:
 
 async def _record(ctx: ActorContext) -> None:
     await asyncio.to_thread(ctx.folder.mkdir, parents=True, exist_ok=True)
-    with (ctx.folder / LOCK_FILE).open("ab") as lock:
+    with (ctx.folder / _LOCK_FILE).open("ab") as lock:
         if await _alone(ctx, lock.fileno()):
             await _record_alone(ctx)
 
@@ -187,7 +187,7 @@ async def _alone(ctx: ActorContext, lock: int) -> bool:
             if ctx.state is not MemberState.STANDBY:
                 ctx.set_state(MemberState.STANDBY)
             ctx.waits_for(f"{ctx.folder}: another recorder writes there")
-            if await ctx.stopped_within(LOCK_EVERY_S):
+            if await ctx.stopped_within(_LOCK_EVERY_S):
                 return False
         else:
             ctx.waits_for("")
@@ -197,7 +197,7 @@ async def _alone(ctx: ActorContext, lock: int) -> bool:
 async def _record_alone(ctx: ActorContext) -> None:
     topology, done = ctx.bus.topology, asyncio.Event()
     logs = [
-        LogRecorder(
+        _LogRecorder(
             ctx.bus,
             stream,
             ctx.folder / name,
@@ -206,9 +206,9 @@ async def _record_alone(ctx: ActorContext) -> None:
             trouble=partial(setattr, ctx, "last_error"),
         )
         for stream, name, gauge in (
-            (topology.metrics, METRICS_FILE, RECORDER_METRICS),
-            (topology.events, EVENTS_FILE, RECORDER_EVENTS),
-            (topology.episodes, EPISODES_FILE, RECORDER_EPISODES),
+            (topology.metrics, _METRICS_FILE, RECORDER_METRICS),
+            (topology.events, _EVENTS_FILE, RECORDER_EVENTS),
+            (topology.episodes, _EPISODES_FILE, RECORDER_EPISODES),
         )
     ]
     for log in logs:
@@ -225,7 +225,7 @@ async def _record_alone(ctx: ActorContext) -> None:
     facts = await read_facts(ctx.bus)
     up_s = logs[0].file.position.up_s
     damaged: list[str] = []
-    await asyncio.to_thread(write_results, ctx, facts, up_s=up_s, at=clock.wall(), damaged=damaged)
+    await asyncio.to_thread(_write_results, ctx, facts, up_s=up_s, at=clock.wall(), damaged=damaged)
     if damaged:
         text = f"{len(damaged)} lines can't be read and are left out of summary.json: {', '.join(damaged[:5])}"
         await ctx.bus.event("warning", "damaged-lines", text)
@@ -254,7 +254,7 @@ async def _values(bus: Bus, prefix: str, kind: type[T]) -> dict[str, T]:
     return {key.removeprefix(prefix): e.message for key, e in entries.items() if isinstance(e.message, kind)}
 
 
-def write_results(ctx: ActorContext, facts: BusFacts, *, up_s: float, at: float, damaged: list[str]) -> Summary:
+def _write_results(ctx: ActorContext, facts: BusFacts, *, up_s: float, at: float, damaged: list[str]) -> Summary:
     """summary.json and the picture, from the recorded files. Blocking. Raises DiskFullError, OSError.
 
     `damaged` gets the places of lines that can't be read, like "metrics.jsonl line 7"; they are left out.
@@ -264,9 +264,9 @@ def write_results(ctx: ActorContext, facts: BusFacts, *, up_s: float, at: float,
         damaged.append(f"{path.name} line {line}")
 
     history, totals = History(), EpisodeTotals()
-    for metrics in read_metrics(ctx.folder / METRICS_FILE, damaged=note):
+    for metrics in read_metrics(ctx.folder / _METRICS_FILE, damaged=note):
         history.add(metrics)
-    for line in read_episodes(ctx.folder / EPISODES_FILE, damaged=note):
+    for line in read_episodes(ctx.folder / _EPISODES_FILE, damaged=note):
         totals.add(line)
     summary = build_summary(
         ctx.config,
@@ -281,7 +281,7 @@ def write_results(ctx: ActorContext, facts: BusFacts, *, up_s: float, at: float,
     replace_durably(ctx.folder / SUMMARY_FILE, encode_summary(summary))
     if ctx.config.record.curve:
         try:
-            draw_curves(ctx.folder / CURVES_FILE, run=ctx.record.name, history=history, totals=totals)
+            draw_curves(ctx.folder / _CURVES_FILE, run=ctx.record.name, history=history, totals=totals)
         except ImportError as exc:
             _log.warning("no picture: matplotlib is not installed", extra={"error": str(exc)})
     return summary

@@ -15,13 +15,13 @@ from astraflow.view.history import EpisodeTotals, History, PolicyHistory, Versio
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLOURS = ("#2a6f97", "#c8553d", "#588157", "#8e6c8a", "#b5838d", "#6c757d")
-SMOOTHING = 0.3  # weight of the newest point in the thick line
+_COLOURS = ("#2a6f97", "#c8553d", "#588157", "#8e6c8a", "#b5838d", "#6c757d")
+_SMOOTHING = 0.3  # weight of the newest point in the thick line
 
-Series = list[tuple[int, float]]
+_Series = list[tuple[int, float]]
 
 
-def episode_series(history: PolicyHistory, sums: dict[int, VersionSums]) -> tuple[Series, Series]:
+def episode_series(history: PolicyHistory, sums: dict[int, VersionSums]) -> tuple[_Series, _Series]:
     """(step, mean reward) and (step, mean correct) of the training episodes, by the step of the oldest version."""
     steps = {metrics.version: metrics.step for metrics in history.train.values()}
     rewards, corrects = [], []
@@ -33,7 +33,7 @@ def episode_series(history: PolicyHistory, sums: dict[int, VersionSums]) -> tupl
     return sorted(rewards), sorted(corrects)
 
 
-def smooth(series: Series, *, weight: float = SMOOTHING) -> Series:
+def smooth(series: _Series, *, weight: float = _SMOOTHING) -> _Series:
     """Exponential moving average with bias correction: the first point is itself. NaN and inf are left out."""
     average, mass, out = 0.0, 0.0, []
     for step, value in series:
@@ -54,7 +54,7 @@ def draw_curves(path: Path, *, run: str, history: History, totals: EpisodeTotals
     reward, correct, staleness = figure.subplots(3, 1, sharex=True, height_ratios=(5, 5, 2))
     figure.suptitle(f"AstraFlow · {run}", x=0.02, ha="left", fontsize=13, fontweight="bold")
     for number, name in enumerate(sorted(history.policies)):
-        policy, colour = history.policies[name], COLOURS[number % len(COLOURS)]
+        policy, colour = history.policies[name], _COLOURS[number % len(_COLOURS)]
         rewards, corrects = episode_series(policy, totals.by_version.get(name, {}))
         _training(reward, rewards or policy.series(TRAIN_REWARD_MEAN), colour, f"{name}, training")
         _training(correct, corrects, colour, f"{name}, training")
@@ -72,7 +72,7 @@ def draw_curves(path: Path, *, run: str, history: History, totals: EpisodeTotals
     figure.savefig(path)
 
 
-def _training(axes: "Axes", series: Series, colour: str, label: str) -> None:
+def _training(axes: "Axes", series: _Series, colour: str, label: str) -> None:
     if not series:
         return
     axes.plot(*_columns(series), color=colour, alpha=0.3, linewidth=0.9)

@@ -16,7 +16,7 @@ from astraflow.actors.base.diskfull import naming_full
 from astraflow.bus import Cursor
 
 
-class Position(msgspec.Struct, frozen=True, kw_only=True):
+class _Position(msgspec.Struct, frozen=True, kw_only=True):
     """Where a file stands: its first `size_bytes` bytes hold every line up to `cursor`."""
 
     cursor: Cursor | None = None  # None: nothing read yet
@@ -33,7 +33,7 @@ class JsonLines:
     """
 
     path: Path
-    position: Position = field(default_factory=Position)
+    position: _Position = field(default_factory=_Position)
     _descriptor: int = -1
     _torn: bool = False  # there may be bytes behind the position
     _opened_at: float = 0.0  # monotonic
@@ -50,7 +50,7 @@ class JsonLines:
             position, readable = _read_position(self._position_path)
             self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
             whole = readable and os.fstat(self._descriptor).st_size >= position.size_bytes
-            self.position = position if whole else Position(up_s=position.up_s)
+            self.position = position if whole else _Position(up_s=position.up_s)
             os.ftruncate(self._descriptor, self.position.size_bytes)
         self._opened_at, self._up_before_s = clock.monotonic(), position.up_s
         return whole
@@ -68,7 +68,7 @@ class JsonLines:
             self._torn = True
             _write_all(self._descriptor, data)
             os.fsync(self._descriptor)
-            position = Position(
+            position = _Position(
                 cursor=cursor if cursor is not None else before.cursor,
                 size_bytes=before.size_bytes + len(data),
                 lines=before.lines + len(lines),
@@ -103,12 +103,12 @@ def _write_all(descriptor: int, data: bytes) -> None:
         view = view[os.write(descriptor, view) :]
 
 
-def _read_position(path: Path) -> tuple[Position, bool]:
+def _read_position(path: Path) -> tuple[_Position, bool]:
     """The stored position, or the beginning; and False if there is one that can't be read."""
     try:
-        position = msgspec.json.decode(path.read_bytes(), type=Position)
-        return (position, True) if position.size_bytes >= 0 else (Position(), False)
+        position = msgspec.json.decode(path.read_bytes(), type=_Position)
+        return (position, True) if position.size_bytes >= 0 else (_Position(), False)
     except FileNotFoundError:
-        return Position(), True
+        return _Position(), True
     except msgspec.MsgspecError:
-        return Position(), False
+        return _Position(), False

@@ -17,17 +17,17 @@ from astraflow.messages.metric_names import TRAIN_SAMPLES, TRAIN_STALENESS_MAX, 
 from astraflow.view.history import EpisodeTotals, EvalPoint, History, PolicyHistory
 from astraflow.view.wording import amount, change, counts, duration
 
-NOT_SKIPPED = RECORD_COUNTS | {ISSUED, Fate.EMITTED, Fate.OPEN, Fate.BUFFERED}
+_NOT_SKIPPED = RECORD_COUNTS | {ISSUED, Fate.EMITTED, Fate.OPEN, Fate.BUFFERED}
 
 
-class EvalSummary(msgspec.Struct, frozen=True, kw_only=True):
+class _EvalSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A set's first and last evaluation; the same one if there was only one."""
 
     before: EvalPoint
     after: EvalPoint
 
 
-class PolicySummary(msgspec.Struct, frozen=True, kw_only=True):
+class _PolicySummary(msgspec.Struct, frozen=True, kw_only=True):
     trainable: bool
     steps: int = 0  # optimizer steps done
     steps_planned: int = 0
@@ -41,7 +41,7 @@ class PolicySummary(msgspec.Struct, frozen=True, kw_only=True):
     staleness_mean: float | None = None  # steps
     staleness_max: float | None = None
     skipped_steps: int = 0
-    eval: dict[str, EvalSummary] = {}
+    eval: dict[str, _EvalSummary] = {}
     skipped: dict[str, int] = {}  # tasks by the reason why they were not trained
     ledger: dict[str, int] = {}  # every row, as dataflow counted; late, retried and unknown count records
 
@@ -61,7 +61,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     wall_s: float  # ended_at - created_at, pauses between restarts included
     up_s: float  # of which the recorder was up
     seconds_to_first_step: float | None
-    policies: dict[str, PolicySummary]
+    policies: dict[str, _PolicySummary]
     episodes: dict[str, int]  # by reason
 
 
@@ -111,7 +111,7 @@ def build_summary(
 
 def _policy(
     name: str, planned: int, created_at: float, history: PolicyHistory, totals: EpisodeTotals, facts: BusFacts
-) -> PolicySummary:
+) -> _PolicySummary:
     progress, head = facts.progress.get(name), facts.heads.get(name)
     counted = dict(facts.ledgers[name].counts) if name in facts.ledgers else {}
     trained = history.train.values()
@@ -119,8 +119,8 @@ def _policy(
     evals = {}
     for set_name in sorted(history.evals):
         if points := history.first_and_last(set_name):
-            evals[set_name] = EvalSummary(before=points[0], after=points[1])
-    return PolicySummary(
+            evals[set_name] = _EvalSummary(before=points[0], after=points[1])
+    return _PolicySummary(
         trainable=planned > 0,
         steps=progress.step if progress else max(history.train, default=0),
         steps_planned=planned,
@@ -136,7 +136,7 @@ def _policy(
         # An empty last batch only says that there is no more to train.
         skipped_steps=sum(metrics.values.get(TRAIN_SAMPLES) != 0 for metrics in history.skipped.values()),
         eval=evals,
-        skipped={reason: count for reason, count in counted.items() if count and reason not in NOT_SKIPPED},
+        skipped={reason: count for reason, count in counted.items() if count and reason not in _NOT_SKIPPED},
         ledger=counted,
     )
 
@@ -166,7 +166,7 @@ def render_summary(summary: Summary) -> str:
     return "\n".join(lines)
 
 
-def _policy_lines(name: str, policy: PolicySummary) -> list[str]:
+def _policy_lines(name: str, policy: _PolicySummary) -> list[str]:
     if not policy.trainable:
         return [f"{name}: frozen · {amount(policy.generated_tokens)} tokens generated"]
     lines = [

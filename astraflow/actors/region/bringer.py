@@ -20,7 +20,7 @@ from astraflow.errors import BusError
 from astraflow.messages import Episode, Task
 
 AHEAD = 2.0  # tasks per slot of the region: one in play, one waiting
-REMEMBERED = 10_000  # settled tasks whose ack may have been lost
+_REMEMBERED = 10_000  # settled tasks whose ack may have been lost
 LOOK_EVERY_S = 1.0
 REFUSED_AGAIN_S = 10.0
 
@@ -56,7 +56,7 @@ class TaskBringer:
         """The record is stored at the hub."""
         key = (episode.task_id, episode.attempt)
         self._settled[key] = None
-        if len(self._settled) > REMEMBERED:
+        if len(self._settled) > _REMEMBERED:
             self._settled.popitem(last=False)
         self._end(key)
 

@@ -28,13 +28,13 @@ from astraflow.messages import Episode, Event, Metrics, RunRecord
 LOOK_EVERY_S = 5.0
 AGAIN_S = 2.0
 ANSWER_WITHIN_S = 30.0
-Report = Callable[[str], None]
+_Report = Callable[[str], None]
 
 _log = logging.getLogger(__name__)
 
 
 async def keep_region(
-    leaf: BusOptions, *, region: str, runs: Sequence[str], report: Report, ready: Callable[[str], None]
+    leaf: BusOptions, *, region: str, runs: Sequence[str], report: _Report, ready: Callable[[str], None]
 ) -> None:
     """Serve the runs, or every run that the hub has, for ever; `ready` is told a run's name when nodes may join it."""
     hub = replace(leaf, domain=HUB_DOMAIN)
@@ -49,7 +49,14 @@ async def keep_region(
 
 
 async def _keep_run(
-    leaf: BusOptions, hub: BusOptions, run: str, home: str, *, region: str, report: Report, ready: Callable[[str], None]
+    leaf: BusOptions,
+    hub: BusOptions,
+    run: str,
+    home: str,
+    *,
+    region: str,
+    report: _Report,
+    ready: Callable[[str], None],
 ) -> None:
     """One run, through changes of its record and whatever fails meanwhile."""
     if home == region:
@@ -99,7 +106,7 @@ async def _forget_another(leaf: BusOptions, here: Topology, record: RunRecord) -
         await forget_region(leaf, run=here.run, region=here.region)
 
 
-async def _serve(here: Bus, hub: Bus, config: RunConfig, record: RunRecord, report: Report) -> None:
+async def _serve(here: Bus, hub: Bus, config: RunConfig, record: RunRecord, report: _Report) -> None:
     """Until the run's record says something else."""
     ttl_s = config.bus.member_ttl_s
     members = RegionMembers(here, ttl_s=ttl_s)

@@ -17,8 +17,8 @@ from astraflow.messages import Member, MemberState, Region
 from astraflow.messages.roles import Role
 from astraflow.view.wording import duration
 
-BEAT_S = 1.0
-UNDER_WAY = 256  # records; more are left out, newer ones will come
+_BEAT_S = 1.0
+_UNDER_WAY = 256  # records; more are left out, newer ones will come
 GOODBYE_S = 2.0
 
 
@@ -50,7 +50,7 @@ class Presence:
                         self._put(group, wiring.MEMBER.key(member.actor), member, ttl_s=self._ttl_s)
                     self._put(group, wiring.REGION.key(self._region), self._seen(left=False), ttl_s=None)
                     self._notice()
-                    await asyncio.sleep(BEAT_S)
+                    await asyncio.sleep(_BEAT_S)
         finally:
             await self._goodbye()
 
@@ -72,7 +72,7 @@ class Presence:
         return Region(region=self._region, seen_at=clock.wall(), members=actors, tasks=self._tasks(), left=left)
 
     def _put(self, group: asyncio.TaskGroup, key: str, message: Member | Region, *, ttl_s: int | None) -> None:
-        if self._under_way < UNDER_WAY:
+        if self._under_way < _UNDER_WAY:
             self._under_way += 1
             group.create_task(self._store(key, message, ttl_s))
 

@@ -12,7 +12,7 @@ from astraflow.actors.base.handover import start_work
 from astraflow.bus import Delivery, WorkQueue
 from astraflow.errors import BusError, MessageError
 
-WINDOW = 64  # messages under way
+_WINDOW = 64  # messages under way
 REFUSED_AGAIN_S = 10.0
 
 _log = logging.getLogger(__name__)
@@ -24,11 +24,11 @@ class Uplink:
     def __init__(self, queue: WorkQueue, store: Callable[[Delivery], Awaitable[None]]) -> None:
         self._queue = queue
         self._store = store
-        self._free = WINDOW
+        self._free = _WINDOW
         self._room = asyncio.Event()
 
     async def run(self) -> None:
-        """For ever, WINDOW messages at a time."""
+        """For ever, _WINDOW messages at a time."""
         async with asyncio.TaskGroup() as group:
             while True:
                 while not self._free:

@@ -45,8 +45,8 @@ from astraflow.messages.metric_names import (
     ROLLOUT_WASTED_CHUNKS,
 )
 
-MOST_LOST = 8  # calls of user code that never ended, in a process of at least four times as many slots
-CLOSE_S = 10.0  # for an environment to free what it holds
+_MOST_LOST = 8  # calls of user code that never ended, in a process of at least four times as many slots
+_CLOSE_S = 10.0  # for an environment to free what it holds
 REPORT_EVERY_S = 2.0
 
 _log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class RolloutPool:
         self.stats = RolloutStats()
         self.cut = CutReplies()
         self._told: set[tuple[str, Reason]] = set()  # failures that people have heard of
-        self._most_lost = min(MOST_LOST, max(1, self._size // 4))
+        self._most_lost = min(_MOST_LOST, max(1, self._size // 4))
         self.needed = NeededTasks()
         ctx.gauge(ROLLOUT_SLOTS, self._size)
 
@@ -239,7 +239,7 @@ async def run(ctx: ActorContext, agents: Sequence[Agent] = ()) -> None:
 async def _close(name: str, env: Environment) -> None:
     """Its mistakes are logged: nothing else can be done about them any more."""
     try:
-        await on_loop(env.close, within_s=CLOSE_S, label=f"close of {name}")
+        await on_loop(env.close, within_s=_CLOSE_S, label=f"close of {name}")
     except (HungError, RaisedError) as exc:
         _log.error("environment %s can't be closed: %s", name, exc)
 

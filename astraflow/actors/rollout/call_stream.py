@@ -17,7 +17,7 @@ from astraflow.errors import EngineError, MessageError
 from astraflow.messages import ChunkKind, GenChunk, RequestFault, VersionSpan
 
 SILENCE = "silence"
-MAX_SILENT = 5  # replicas in a row that a request may silence
+_MAX_SILENT = 5  # replicas in a row that a request may silence
 
 T = TypeVar("T", bound=np.generic)
 
@@ -89,7 +89,7 @@ class CallStream:
         """Raises EngineError if one replica after the other went silent at it: it may be what kills them."""
         progress, self.known = self.count > self.known, self.count
         self.silent = self.silent + 1 if self.broken == SILENCE and not progress else 0
-        if self.silent >= MAX_SILENT:
+        if self.silent >= _MAX_SILENT:
             raise EngineError(
                 f"{self.silent} replicas of {self.call.policy} in a row went silent at {self.call.id} without a "
                 "token; see their logs"

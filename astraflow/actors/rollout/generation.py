@@ -30,10 +30,10 @@ from astraflow.concurrency import wait_at_most
 from astraflow.errors import BusError, EngineError, MessageError, RequestError
 from astraflow.messages import ChunkKind, GenCancel, GenChunk, GenRequest, RequestFault, Sampling, array_of
 
-LATE_S = 0.5  # a deadline that is noticed so late says that our own loop was blocked
-CANCELS_REMEMBERED = 1024
-DIRECT_S = 1.0  # the replica that is asked first answers within this, or isn't waited for
-DIRECT_TOKENS = 32_768  # 128 KiB; a longer prompt travels in parts, through the queue only
+_LATE_S = 0.5  # a deadline that is noticed so late says that our own loop was blocked
+_CANCELS_REMEMBERED = 1024
+_DIRECT_S = 1.0  # the replica that is asked first answers within this, or isn't waited for
+_DIRECT_TOKENS = 32_768  # 128 KiB; a longer prompt travels in parts, through the queue only
 
 _log = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ class GenerationClient:
             return
         self._cancelled.pop(key, None)  # to the end: the dict is in order of time
         self._cancelled[key] = now
-        if len(self._cancelled) > CANCELS_REMEMBERED:
+        if len(self._cancelled) > _CANCELS_REMEMBERED:
             del self._cancelled[next(iter(self._cancelled))]
         cancel = GenCancel(request_id=chunk.request_id, attempt=chunk.attempt, replica=chunk.replica)
         policy = chunk.request_id.rsplit("|", 1)[-1]
@@ -185,11 +185,11 @@ class GenerationClient:
             cohort_size=call.cohort_size if stream.attempt == 0 else 0,
         )
         topology = self._bus.topology
-        if stream.direct and request.prompt_tokens.shape[0] <= DIRECT_TOKENS:
+        if stream.direct and request.prompt_tokens.shape[0] <= _DIRECT_TOKENS:
             await self._bus.core.publish(topology.gen_replica(call.policy, call.prefers), request)
             if not stream.replica:
                 stream.changed.clear()
-                await wait_at_most(stream.changed, DIRECT_S)
+                await wait_at_most(stream.changed, _DIRECT_S)
             if not stream.replica:
                 stream.fail("its replica does not answer")
             self.direct += not stream.broken
@@ -209,10 +209,10 @@ class GenerationClient:
                 wakes_at = now + left_s
                 stream.changed.clear()
                 await wait_at_most(stream.changed, left_s)  # tokens that came meanwhile have moved `last_heard`
-            elif stream.replica and now - wakes_at > LATE_S:
-                wakes_at = now + LATE_S  # our own loop was blocked: what was said meanwhile is not read yet
+            elif stream.replica and now - wakes_at > _LATE_S:
+                wakes_at = now + _LATE_S  # our own loop was blocked: what was said meanwhile is not read yet
                 stream.changed.clear()
-                await wait_at_most(stream.changed, LATE_S)
+                await wait_at_most(stream.changed, _LATE_S)
             elif stream.replica:
                 stream.fail(SILENCE)
             elif gone:

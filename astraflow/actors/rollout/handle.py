@@ -26,7 +26,7 @@ from astraflow.models.tokenizer import ChatTokenizer
 _log = logging.getLogger(__name__)
 
 PATIENCE_S = 3600.0  # that code which outlives its episode is kept waiting for
-LONG_CHARS, LONG_TOKENS = 8192, 4096  # above these, text takes longer than the loop may be held: 5 ms
+_LONG_CHARS, _LONG_TOKENS = 8192, 4096  # above these, text takes longer than the loop may be held: 5 ms
 
 
 def turn_seed(seed: int, policy: str, turn: int) -> int:
@@ -86,7 +86,7 @@ class RecordedPolicy:
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> Reply:
         """Render with the policy's chat template, generate, decode."""
-        long = sum(len(message.content) for message in messages) > LONG_CHARS
+        long = sum(len(message.content) for message in messages) > _LONG_CHARS
         work = self._prompt_of
         prompt = await asyncio.to_thread(work, messages, tools) if long else work(messages, tools)
         conversation, reply = await self._generate(prompt.tokens, prompt.continues, sampling)
@@ -137,7 +137,7 @@ class RecordedPolicy:
         sampling = sampling or self._sampling
         completion = await self._complete(prompt, sampling, before.replica if before else "")
         ids, read = completion.tokens.tolist(), self._read
-        text, told = await asyncio.to_thread(read, ids) if len(ids) > LONG_TOKENS else read(ids)
+        text, told = await asyncio.to_thread(read, ids) if len(ids) > _LONG_TOKENS else read(ids)
         conversation = self._conversation_for(prompt, continues)
         conversation.add(prompt, completion, told, sampling)
         self.cut_off = completion.finish_reason == "length"

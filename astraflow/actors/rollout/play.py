@@ -29,12 +29,12 @@ from astraflow.models.tokenizer import ChatTokenizer, utf8
 from astraflow.named import nearest
 from astraflow.verdict import Verdict
 
-MAX_ERROR_CHARS = 4000
+_MAX_ERROR_CHARS = 4000
 
 _log = logging.getLogger(__name__)
 
 
-def sampling_of(section: SamplingSection) -> Sampling:
+def _sampling_of(section: SamplingSection) -> Sampling:
     """The run file's sampling section as it travels."""
     return Sampling(
         max_new_tokens=section.max_new_tokens,
@@ -70,7 +70,7 @@ def _record(
         **task.ref(),
         task_id=task.id,
         reason=reason,
-        error=utf8(str(error))[:MAX_ERROR_CHARS],
+        error=utf8(str(error))[:_MAX_ERROR_CHARS],
         trajectories=trajectories,
         correct=None if correct is None else float(correct),
         prompt=utf8(str(outcome.prompt)) if outcome else "",
@@ -165,7 +165,7 @@ class Player:
                 play,
                 policy=name,
                 role=role,
-                sampling=task.sampling or sampling_of(sampling_for(self._ctx.config, name, task.eval_set)),
+                sampling=task.sampling or _sampling_of(sampling_for(self._ctx.config, name, task.eval_set)),
                 tokenizer=self._tokenizers[name],
             )
             for role, name in named.items()

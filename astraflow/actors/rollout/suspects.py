@@ -16,8 +16,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-ALONE_AFTER = 2  # deaths
-POISON_AFTER = 3
+_ALONE_AFTER = 2  # deaths
+_POISON_AFTER = 3
 MAX_BYTES = 1 << 20  # of the file, before it is written anew
 
 
@@ -57,10 +57,10 @@ class Suspects:
         if task in self._guilty:
             return f"poison: {self._guilty[task]}, and its process was ended"
         deaths = self._deaths.get(task, 0)
-        if deaths >= POISON_AFTER:
+        if deaths >= _POISON_AFTER:
             return f"poison: the rollout process died {deaths} times while it was played, the last time alone"
-        if deaths >= ALONE_AFTER and any(
-            n >= POISON_AFTER and _group(t) == _group(task) for t, n in self._deaths.items()
+        if deaths >= _ALONE_AFTER and any(
+            n >= _POISON_AFTER and _group(t) == _group(task) for t, n in self._deaths.items()
         ):
             return f"poison: the rollout process died {deaths} times while it was played, and of its group's others"
         return ""
@@ -68,7 +68,7 @@ class Suspects:
     @asynccontextmanager
     async def playing(self, task: str) -> AsyncIterator[None]:
         """Note that `task` is in work; alone, if it is a suspect."""
-        if self._deaths.get(task, 0) < ALONE_AFTER:
+        if self._deaths.get(task, 0) < _ALONE_AFTER:
             async with self._alone:  # nobody is played beside a suspect
                 self._begin(task)
             try:

@@ -14,7 +14,7 @@ from astraflow.actors.base.heartbeat import LoopClock
 from astraflow.envs.usercode import where_of_thread
 
 LOOK_EVERY_S = 1.0
-EXIT = 1  # a crash, for the node: it starts another process
+_EXIT = 1  # a crash, for the node: it starts another process
 
 _log = logging.getLogger(__name__)
 
@@ -54,4 +54,4 @@ class Watchdog:
         _log.critical("this process ends itself: %s", why)
         self._blame(task.get_name() if task is not None else "", why)
         logging.shutdown()
-        os._exit(EXIT)
+        os._exit(_EXIT)

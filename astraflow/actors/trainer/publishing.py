@@ -25,8 +25,8 @@ from astraflow.messages.metric_names import POLICY_WANTS_FULL
 from astraflow.weights.codec.tensors import HostTensor
 from astraflow.weights.transfer.publisher import WeightPublisher
 
-AGAIN_FIRST_S, AGAIN_MOST_S = 1.0, 30.0  # after a publish that failed
-FULL_AGAIN_S = 30.0  # between two fulls that are asked for, at least
+_AGAIN_FIRST_S, _AGAIN_MOST_S = 1.0, 30.0  # after a publish that failed
+_FULL_AGAIN_S = 30.0  # between two fulls that are asked for, at least
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class VersionsUnderWay:
         self._task: asyncio.Task[None] | None = None  # of the newest job
         self._settled = asyncio.Event()  # it is published, or failing
         self._turn = asyncio.Lock()  # the publisher does one thing at a time
-        self._full_at = -FULL_AGAIN_S
+        self._full_at = -_FULL_AGAIN_S
 
     async def start(self, job: Job, group: asyncio.TaskGroup) -> None:
         """Publish in the background, once the publish under way is through or failing."""
@@ -73,7 +73,7 @@ class VersionsUnderWay:
             self._ctx.waits_for("")
 
     async def _publish(self, job: Job) -> None:
-        wait_s = AGAIN_FIRST_S
+        wait_s = _AGAIN_FIRST_S
         try:
             while True:
                 try:
@@ -91,10 +91,10 @@ class VersionsUnderWay:
                 except FencedError:
                     raise
                 except BusError as exc:
-                    await self._tell_failure(job, str(exc), first=wait_s == AGAIN_FIRST_S)
+                    await self._tell_failure(job, str(exc), first=wait_s == _AGAIN_FIRST_S)
                 self._settled.set()
                 await asyncio.sleep(wait_s)
-                wait_s = min(2 * wait_s, AGAIN_MOST_S)
+                wait_s = min(2 * wait_s, _AGAIN_MOST_S)
         finally:
             self._settled.set()
 
@@ -119,7 +119,7 @@ class VersionsUnderWay:
             member.policy == self._ctx.policy
             and wanted > 0
             and wanted == self._publisher.full_sequence
-            and clock.monotonic() - self._full_at >= FULL_AGAIN_S
+            and clock.monotonic() - self._full_at >= _FULL_AGAIN_S
         )
 
     async def _full_again(self, member: Member) -> None:

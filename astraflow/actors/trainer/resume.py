@@ -69,7 +69,7 @@ async def resume(ctx: ActorContext, section: TrainerSection, publisher: WeightPu
     head = await publisher.open()
     folder = policy_folder(ctx.folder, ctx.policy)
     checkpoints = Checkpoints(folder / "checkpoints", keep=section.keep_checkpoints, epoch=epoch)
-    path = trained_path(folder)
+    path = _trained_path(folder)
     restored = await _newest_whole(ctx, thread, section, checkpoints, progress)
     if restored is not None:
         learner, state = restored
@@ -143,7 +143,7 @@ async def _set_aside(ctx: ActorContext, checkpoints: Checkpoints, damage: Damage
     await ctx.bus.event("error", "damaged-checkpoint", text)
 
 
-def trained_path(folder: Path) -> Path:
+def _trained_path(folder: Path) -> Path:
     """The log of trained batches in a policy's folder."""
     return folder / "trained.jsonl"
 

@@ -21,7 +21,7 @@ from astraflow.bus.topology import Topology
 from astraflow.messages import Envelope, Message, Metrics, encode, encode_envelope
 
 
-class MemoryLink:
+class _MemoryLink:
     """A connection that is always there."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class MemoryBus:
         self.run = topology.run
         self.producer = producer
         self.counters: Counter[str] = Counter()
-        self.link = MemoryLink()
+        self.link = _MemoryLink()
         self.server = server
         publisher = MemoryPublisher(server, topology, self.counters)
         self.waits = publisher.waits

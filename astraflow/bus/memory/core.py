@@ -12,7 +12,7 @@ from astraflow.errors import MessageError
 from astraflow.messages import Decoded, Message, decode, encode
 
 
-class MemoryCoreFeed(CoreListener):
+class _MemoryCoreFeed(CoreListener):
     """`CoreFeed` of one subject. Made by `MemoryCore.subscribe`."""
 
     def __init__(self, *, max_pending: int, counters: Counter[str]) -> None:
@@ -59,8 +59,8 @@ class MemoryCore:
             listener.hear(data)
 
     @asynccontextmanager
-    async def subscribe(self, subject: str, *, max_pending: int = 65536) -> AsyncIterator[MemoryCoreFeed]:
-        feed = MemoryCoreFeed(max_pending=max_pending, counters=self._counters)
+    async def subscribe(self, subject: str, *, max_pending: int = 65536) -> AsyncIterator[_MemoryCoreFeed]:
+        feed = _MemoryCoreFeed(max_pending=max_pending, counters=self._counters)
         self._server.core.add(subject, feed)
         try:
             yield feed

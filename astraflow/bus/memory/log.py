@@ -19,7 +19,7 @@ from astraflow.bus.subjects import matches
 from astraflow.bus.topology import Topology
 from astraflow.errors import MessageError
 
-AT_ONCE = 64  # entries of a backlog before others get a turn
+_AT_ONCE = 64  # entries of a backlog before others get a turn
 
 
 class MemoryLogs:
@@ -60,7 +60,7 @@ class MemoryLogs:
                     await reader.news()
                     continue
                 count += 1
-                if count % AT_ONCE == 0:
+                if count % _AT_ONCE == 0:
                     await asyncio.sleep(0)
                 try:
                     yield self._decoded(stream, stored, began_at)

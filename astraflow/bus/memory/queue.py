@@ -17,11 +17,11 @@ from astraflow.errors import MessageError
 from astraflow.messages import Envelope
 
 
-class MemoryDelivery:
+class _MemoryDelivery:
     """`Delivery` of a queue in memory."""
 
     def __init__(
-        self, queue: "MemoryWorkQueue", stored: Stored, message: Any, envelope: Envelope, attempts: int
+        self, queue: "_MemoryWorkQueue", stored: Stored, message: Any, envelope: Envelope, attempts: int
     ) -> None:
         self.message = message
         self.envelope = envelope
@@ -47,7 +47,7 @@ class MemoryDelivery:
             yield
 
 
-class MemoryWorkQueue:
+class _MemoryWorkQueue:
     """`WorkQueue` in memory. Made by `MemoryQueues.open`."""
 
     def __init__(
@@ -84,7 +84,7 @@ class MemoryWorkQueue:
         except MessageError as exc:
             self.bury(stored, str(exc))
             return None
-        return MemoryDelivery(self, stored, message, envelope, attempts)
+        return _MemoryDelivery(self, stored, message, envelope, attempts)
 
     def settle(self, stored: Stored) -> None:
         """It is done with: it goes, and its parts too."""
@@ -128,9 +128,9 @@ class MemoryQueues:
         self._dead_letters = dead_letters
 
     @asynccontextmanager
-    async def open(self, stream: str, consumer: str) -> AsyncIterator[MemoryWorkQueue]:
+    async def open(self, stream: str, consumer: str) -> AsyncIterator[_MemoryWorkQueue]:
         await self._server.stream(stream)
-        queue = MemoryWorkQueue(
+        queue = _MemoryWorkQueue(
             stream, consumer, self._server.consumers[stream, consumer], server=self._server, topology=self._topology,
             parts=self._parts, dead_letters=self._dead_letters,
         )  # fmt: skip

@@ -21,8 +21,8 @@ from astraflow.bus.subjects import SubjectTree
 from astraflow.bus.wiring import Row
 from astraflow.errors import BusError, ConflictError, FullError
 
-OVERHEAD_BYTES = 32  # of a stored message, besides its subject and body
-MAX_MESSAGES, MAX_BYTES = "maximum messages per subject exceeded", "maximum bytes exceeded"
+_OVERHEAD_BYTES = 32  # of a stored message, besides its subject and body
+_MAX_MESSAGES, MAX_BYTES = "maximum messages per subject exceeded", "maximum bytes exceeded"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +36,10 @@ class NewMessage:
 
     @property
     def size_bytes(self) -> int:
-        return len(self.subject) + len(self.data) + OVERHEAD_BYTES
+        return len(self.subject) + len(self.data) + _OVERHEAD_BYTES
 
 
-class Listener(Protocol):
+class _Listener(Protocol):
     """Who is told of new messages, and of those that have gone."""
 
     def offer(self, stored: Stored) -> None: ...
@@ -53,7 +53,7 @@ class MemoryStream:
     def __init__(self, row: Row, *, incarnation: str) -> None:
         self.row = row
         self.incarnation = incarnation
-        self.listeners: SubjectTree[Listener] = SubjectTree()
+        self.listeners: SubjectTree[_Listener] = SubjectTree()
         self.last_sequence = 0
         self._first = 1  # nothing is below
         self._bytes = 0
@@ -131,7 +131,7 @@ class MemoryStream:
         del sequences[sequence]
         if not sequences:
             del self._of_subject[stored.subject]
-        self._bytes -= len(stored.subject) + len(stored.data) + OVERHEAD_BYTES
+        self._bytes -= len(stored.subject) + len(stored.data) + _OVERHEAD_BYTES
         for listener in self.listeners.matching(stored.subject):
             listener.forget(stored)
         waiting, self._waiting = self._waiting, []
@@ -172,7 +172,7 @@ class MemoryStream:
         if row.queue and row.max_per_subject:
             for subject in {message.subject for message in batch}:
                 if len(self._of_subject.get(subject, ())) >= row.max_per_subject:
-                    raise FullError(MAX_MESSAGES)
+                    raise FullError(_MAX_MESSAGES)
         if not row.max_bytes:
             return
         if row.push_back and self._bytes + size > row.max_bytes:

@@ -20,7 +20,7 @@ SELECTS = {
     "pools": "astraflow.dataflow.select.pools:Pools",
 }
 # Rewards may differ by rounding; see filters/zero_advantage.py.
-SAME_REWARD = 1e-6
+_SAME_REWARD = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class GroupResult:
     @property
     def mixed(self) -> bool:
         """Some policy's members did differently well, so that there is something to learn."""
-        return any(max(rewards) - min(rewards) > SAME_REWARD for rewards in self.rewards.values() if rewards)
+        return any(max(rewards) - min(rewards) > _SAME_REWARD for rewards in self.rewards.values() if rewards)
 
     @property
     def success(self) -> float:

@@ -15,8 +15,8 @@ from typing import Any
 
 from astraflow.dataflow.select.base import GroupResult, Prompt, count, share
 
-SOLVED = 0.5  # a group without variance did either well or badly
-LEAST_P, MOST_P = 0.05, 0.95
+_SOLVED = 0.5  # a group without variance did either well or badly
+_LEAST_P, _MOST_P = 0.05, 0.95
 
 
 class Greso:
@@ -62,7 +62,7 @@ class Greso:
         if result.mixed:
             self._streaks.pop(result.index, None)
         else:
-            easy = result.success >= SOLVED
+            easy = result.success >= _SOLVED
             length, was_easy = self._streaks.get(result.index, (0, easy))
             self._streaks[result.index] = (length + 1 if easy is was_easy else 1, easy)
             self._in_window[1 if easy else 2] += 1
@@ -79,7 +79,7 @@ class Greso:
         self.p_hard = self._moved(self.p_hard, down=hard / groups >= self.target - for_easy)
 
     def _moved(self, p: float, *, down: bool) -> float:
-        return min(MOST_P, max(LEAST_P, p - self.step if down else p + self.step))
+        return min(_MOST_P, max(_LEAST_P, p - self.step if down else p + self.step))
 
     def metrics(self) -> dict[str, float]:
         return {"p_easy": self.p_easy, "p_hard": self.p_hard}

@@ -7,12 +7,12 @@ pressure: requests that it queues or retracts, or memory that is nearly full. Th
 from dataclasses import dataclass
 
 FIRST = 16
-GROW = 1 / 8  # of the limit, per observation
+_GROW = 1 / 8  # of the limit, per observation
 CUT = 0.8
-ROOM_BELOW = 0.85  # of the KV memory: running requests go on growing
-FULL_ABOVE = 0.97
+_ROOM_BELOW = 0.85  # of the KV memory: running requests go on growing
+_FULL_ABOVE = 0.97
 REST = 5  # observations after a cut
-QUEUED_FOR = 2  # observations in a row: a request that just came is queued for a moment
+_QUEUED_FOR = 2  # observations in a row: a request that just came is queued for a moment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,12 +58,12 @@ class Admission:
         self._retracted = pressure.retracted
         if retracted and self._excused:
             retracted = self._excused = False
-        if retracted or self._queued_for >= QUEUED_FOR or pressure.kv_usage > FULL_ABOVE:
+        if retracted or self._queued_for >= _QUEUED_FOR or pressure.kv_usage > _FULL_ABOVE:
             if not self._rest:
                 self.limit = max(1, int(min(self.limit, given) * CUT))
             self._rest = REST
         elif self._rest:
             self._rest -= 1
-        elif max(self._peak, given) >= self.limit and pressure.kv_usage < ROOM_BELOW:
-            self.limit = min(self._most, self.limit + max(1, int(self.limit * GROW)))
+        elif max(self._peak, given) >= self.limit and pressure.kv_usage < _ROOM_BELOW:
+            self.limit = min(self._most, self.limit + max(1, int(self.limit * _GROW)))
         self._peak = given

@@ -13,7 +13,7 @@ import aiohttp
 
 from astraflow.errors import EngineError, RefusedError
 
-CONNECT_WITHIN_S = 10.0
+_CONNECT_WITHIN_S = 10.0
 LINE_BYTES = 1 << 23  # of one event: a server that streams cumulatively repeats all tokens and logprobs
 
 
@@ -32,7 +32,7 @@ class Client:
             # No connection is used twice: a server closes those that idle for 5 s, and a process that is busy for a
             # moment learns of it too late, when its next call is half written and can't be repeated.
             connector=aiohttp.TCPConnector(limit=0, force_close=True),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_WITHIN_S),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_WITHIN_S),
             read_bufsize=LINE_BYTES,
             trust_env=False,
         )

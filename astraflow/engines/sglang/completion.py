@@ -24,7 +24,7 @@ from astraflow.errors import EngineError, ForeignWeightsError, RefusedError
 
 TRIES = 4  # attempts in a row without a token
 AGAIN_S = 0.5  # before the second one, where the server did not answer; doubles
-OF_THE_REQUEST = frozenset({400, 413, 422})  # HTTP: the request is what is wrong, not the server
+_OF_THE_REQUEST = frozenset({400, 413, 422})  # HTTP: the request is what is wrong, not the server
 
 
 class _AbortedError(EngineError):
@@ -88,7 +88,7 @@ class ServerCompletion:
         except ForeignWeightsError:
             raise
         except RefusedError as exc:
-            if exc.status not in OF_THE_REQUEST:
+            if exc.status not in _OF_THE_REQUEST:
                 return exc
             self._reply.fail(str(exc))
         except EngineError as exc:
@@ -162,7 +162,7 @@ class ServerCompletion:
         kind = finish.get("type")
         if kind in ("stop", "length"):
             self._reply.put((), (), 0, str(kind))
-        elif kind == "abort" and finish.get("status_code") in OF_THE_REQUEST:
+        elif kind == "abort" and finish.get("status_code") in _OF_THE_REQUEST:
             raise RefusedError(int(finish["status_code"]), str(finish.get("message")))
         elif kind == "abort":
             raise _AbortedError(f"the server aborted it ({finish.get('message') or 'without a reason'})")

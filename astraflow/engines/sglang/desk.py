@@ -17,7 +17,7 @@ from astraflow.engines.sglang.link import ServerLink
 from astraflow.engines.streams import EngineReply
 from astraflow.errors import EngineError
 
-ABORT_WITHIN_S = 10.0
+_ABORT_WITHIN_S = 10.0
 
 Start = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
@@ -99,7 +99,7 @@ class Desk:
 
     async def _abort(self, server_id: str) -> None:
         with contextlib.suppress(EngineError):  # if the server can't hear it, whoever watches it finds out
-            await self._link.client.post("/abort_request", {"rid": server_id}, within_s=ABORT_WITHIN_S)
+            await self._link.client.post("/abort_request", {"rid": server_id}, within_s=_ABORT_WITHIN_S)
 
     def begin_anew(self) -> None:
         """What has no token yet may still wait in the server, under the cache key of the weights before."""

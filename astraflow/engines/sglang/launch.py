@@ -30,10 +30,10 @@ HOST = "127.0.0.1"
 ASK_EVERY_S = 0.5
 ASK_WITHIN_S = 30.0  # /health generates a token
 STOP_WITHIN_S = 15.0
-LAST_LINES = 15
-USAGE_ERROR = 2  # exit code
+_LAST_LINES = 15
+_USAGE_ERROR = 2  # exit code
 SERVERSIDE = Path(__file__).parent / "serverside"
-STREAM_INTERVAL = 4  # tokens per event; a kill costs as many
+_STREAM_INTERVAL = 4  # tokens per event; a kill costs as many
 
 
 class LaunchedServer:
@@ -51,7 +51,7 @@ class LaunchedServer:
         self._dtype = dtype
         self._label = label
         self.key = secrets.token_urlsafe(32)
-        self._lines: deque[str] = deque(maxlen=LAST_LINES)
+        self._lines: deque[str] = deque(maxlen=_LAST_LINES)
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self, background: Background) -> Client:
@@ -142,7 +142,7 @@ class LaunchedServer:
             if code == -signal.SIGKILL:
                 how += ", perhaps because the machine ran out of memory"
         refused = [line for line in self._lines if ": error: " in line]
-        if code == USAGE_ERROR and refused:
+        if code == _USAGE_ERROR and refused:
             return (
                 f"the SGLang server does not take engine.sglang.args: {refused[-1].partition(': error: ')[2].strip()}"
             )
@@ -168,7 +168,7 @@ class LaunchedServer:
 
 def server_flags(args: Mapping[str, Any]) -> Sequence[str]:
     """Command line flags of `engine.sglang.args`: true is a bare flag, false is none, a list is repeated values."""
-    defaults: dict[str, Any] = {"stream_interval": STREAM_INTERVAL}
+    defaults: dict[str, Any] = {"stream_interval": _STREAM_INTERVAL}
     if args.get("device") == "cpu":
         defaults |= {"attention_backend": "torch_native", "sleep_on_idle": True}
     flags: list[str] = []

@@ -34,9 +34,9 @@ from astraflow.models.facts import read_facts
 from astraflow.models.folder import write_model
 from astraflow.weights.codec.tensors import LONG_NAMES, HostTensor
 
-ADAPT_EVERY_S = 1.0
-WATCH_EVERY_S = 2.0
-CALL_WITHIN_S = 60.0
+_ADAPT_EVERY_S = 1.0
+_WATCH_EVERY_S = 2.0
+_CALL_WITHIN_S = 60.0
 log = logging.getLogger(__name__)
 _SECTION_DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 
@@ -149,15 +149,15 @@ class ServerLink:
         named = {"new_version": self._labels.label(version), "abort_all_requests": False}
         if recompute:
             self._admission.excuse()
-        await self.client.post("/pause_generation", pause, within_s=CALL_WITHIN_S)
+        await self.client.post("/pause_generation", pause, within_s=_CALL_WITHIN_S)
         await self.way.send(prepared, flush=recompute)
-        await self.client.post("/update_weight_version", named, within_s=CALL_WITHIN_S)
-        await self.client.post("/continue_generation", {"torch_empty_cache": False}, within_s=CALL_WITHIN_S)
+        await self.client.post("/update_weight_version", named, within_s=_CALL_WITHIN_S)
+        await self.client.post("/continue_generation", {"torch_empty_cache": False}, within_s=_CALL_WITHIN_S)
 
     async def checksums(self) -> object:
         """Of the weights in the server's memory, as it says itself; None if it doesn't."""
         try:
-            answer = await self.client.post("/weights_checker", {"action": "checksum"}, within_s=CALL_WITHIN_S)
+            answer = await self.client.post("/weights_checker", {"action": "checksum"}, within_s=_CALL_WITHIN_S)
         except EngineError as exc:
             log.warning("sglang.no_checksums", extra={"why": str(exc)})
             return None
@@ -177,7 +177,7 @@ class ServerLink:
         hang_s = self._section.sglang.hang_s
         heard = clock.monotonic()
         while True:
-            await asyncio.sleep(min(WATCH_EVERY_S, hang_s / 4))
+            await asyncio.sleep(min(_WATCH_EVERY_S, hang_s / 4))
             if (version := expected()) is None:
                 heard = clock.monotonic()  # health says nothing while it is paused
                 continue
@@ -207,9 +207,9 @@ class ServerLink:
         Args: given: requests that it has; without_token: of them, those not begun; changed: called after each look.
         """
         while True:
-            await asyncio.sleep(ADAPT_EVERY_S)
+            await asyncio.sleep(_ADAPT_EVERY_S)
             try:
-                page = await self.client.get_text("/metrics", within_s=CALL_WITHIN_S)
+                page = await self.client.get_text("/metrics", within_s=_CALL_WITHIN_S)
             except EngineError:
                 continue  # `watch` decides what that means
             self._pressure = read_pressure(page)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 MEMORY = Path("/dev/shm")
 PREFIX = "astraflow-sglang-"
-LOCK = "lock"
+_LOCK = "lock"
 
 
 class Scratch:
@@ -21,10 +21,10 @@ class Scratch:
 
     def __init__(self, size_bytes: int, places: tuple[Path, ...] = (MEMORY, Path(tempfile.gettempdir()))) -> None:
         for place in places:
-            sweep(place)
+            _sweep(place)
         roomy = [place for place in places if place.is_dir() and shutil.disk_usage(place).free > 2 * size_bytes]
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=(roomy or places[-1:])[0]))
-        self._lock = os.open(self.path / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+        self._lock = os.open(self.path / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
 
     def remove(self) -> None:
@@ -33,11 +33,11 @@ class Scratch:
         os.close(self._lock)
 
 
-def sweep(place: Path) -> None:
+def _sweep(place: Path) -> None:
     """Remove folders here whose owners are gone. Blocking; what can't be removed stays."""
     for folder in place.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):  # of another user, or being made or removed at this moment
-            lock = os.open(folder / LOCK, os.O_RDWR)
+            lock = os.open(folder / _LOCK, os.O_RDWR)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)

@@ -10,16 +10,16 @@ from astraflow.errors import EngineError
 from astraflow.extras import install_hint
 from astraflow.paths import user_path
 
-OLDEST, BELOW = (0, 5, 23), (0, 6)  # the extra `sglang` and `make sglang` name the same range
-RANGE = "sglang>=0.5.23,<0.6"
+OLDEST, _BELOW = (0, 5, 23), (0, 6)  # the extra `sglang` and `make sglang` name the same range
+_RANGE = "sglang>=0.5.23,<0.6"
 ASK_WITHIN_S = 60.0
-DEFAULT_VENV = ".venv-sglang"
+_DEFAULT_VENV = ".venv-sglang"
 _ASK = "import importlib.metadata; print(importlib.metadata.version('sglang'))"
 
 
 def find_python(section: SglangSection) -> Path:
     """The interpreter with SGLang. Raises EngineError if it isn't there."""
-    python = user_path(section.python or os.environ.get("ASTRAFLOW_SGLANG_PYTHON") or f"{DEFAULT_VENV}/bin/python")
+    python = user_path(section.python or os.environ.get("ASTRAFLOW_SGLANG_PYTHON") or f"{_DEFAULT_VENV}/bin/python")
     if not python.is_file():
         raise EngineError(
             f"there is no SGLang interpreter {python.absolute()}; make one with `make sglang` (or `make sglang-cpu` "
@@ -50,8 +50,8 @@ def check_version(version: str, where: str) -> None:
         if not digits:
             break
         parts.append(int(digits))
-    if not OLDEST <= tuple(parts) < BELOW:
-        raise EngineError(f"{where} has SGLang {version}, AstraFlow works with {RANGE}; `make sglang` installs it")
+    if not OLDEST <= tuple(parts) < _BELOW:
+        raise EngineError(f"{where} has SGLang {version}, AstraFlow works with {_RANGE}; `make sglang` installs it")
 
 
 async def check_supported(python: Path) -> str:
@@ -72,7 +72,9 @@ async def check_supported(python: Path) -> str:
             process.kill()
     if process.returncode != 0:
         last = errors.decode(errors="replace").strip().splitlines()[-1:]
-        raise EngineError(f"{python} has no SGLang ({''.join(last)}); `make sglang` installs {RANGE} into .venv-sglang")
+        raise EngineError(
+            f"{python} has no SGLang ({''.join(last)}); `make sglang` installs {_RANGE} into .venv-sglang"
+        )
     version = output.decode().strip()
     check_version(version, str(python))
     return version

@@ -27,7 +27,7 @@ WITHIN_S = 600.0  # of one update: a server that needs longer hangs
 APPLY = "astraflow_sglang.apply_update"
 DESCRIBE = "astraflow_sglang.describe"
 _TARGET = {"selector": "target"}  # not a draft model: it would answer in the place of the policy's
-REQUEST_BYTES = 1 << 28  # of whole tensors per request
+_REQUEST_BYTES = 1 << 28  # of whole tensors per request
 
 
 class Way(Protocol):
@@ -183,7 +183,7 @@ class TensorsWay:
         batch: list[tuple[str, Any]] = []
         size = 0
         for name, tensor in _whole(changes).items():
-            if batch and size + tensor.data.nbytes > REQUEST_BYTES:
+            if batch and size + tensor.data.nbytes > _REQUEST_BYTES:
                 payloads.append(_pickled(batch))
                 batch, size = [], 0
             batch.append((name, _torch_tensor(tensor)))

@@ -10,10 +10,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-Aggregation = Literal["token-mean", "sequence-mean", "constant"]
+_Aggregation = Literal["token-mean", "sequence-mean", "constant"]
 
 
-def sample_weights(lengths_S: Tensor, *, kind: Aggregation, constant: int) -> Tensor:
+def sample_weights(lengths_S: Tensor, *, kind: _Aggregation, constant: int) -> Tensor:
     """float64[S], for every sampled token of the sample:
 
     token-mean     1 / tokens of the update: every token counts the same (DAPO, arXiv:2503.14476 §3.3)

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from astraflow.learners.losses.ratios import LOG_RATIO_LIMIT
 
-Estimator = Literal["k1", "k2", "k3"]
+_Estimator = Literal["k1", "k2", "k3"]
 
 
-def kl_estimate(policy_N: Tensor, reference_N: Tensor, estimator: Estimator) -> Tensor:
+def kl_estimate(policy_N: Tensor, reference_N: Tensor, estimator: _Estimator) -> Tensor:
     """KL(policy ‖ reference) estimated at tokens that the policy sampled, with r = log π − log π_ref:
 
     k1 = r, k2 = r²/2, k3 = exp(−r) − 1 + r. All are 0 at r = 0; k2 and k3 are never negative. In a loss k2 has the

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from astraflow.errors import WeightsError
 
 GAP_ESCAPE = 255
-DIFFERENCE_ESCAPE = -128
+_DIFFERENCE_ESCAPE = -128
 
 
 def split_gaps(positions_N: NDArray[np.int64]) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
@@ -56,8 +56,8 @@ def split_differences(differences_N: NDArray[Any]) -> tuple[NDArray[np.int8], ND
     """Wrapping differences (unsigned, any width) as (int8[N], the differences that don't fit [W])."""
     signed_N = differences_N.view(f"i{differences_N.itemsize}")
     bytes_N = signed_N.astype(np.int8)
-    wide = np.flatnonzero((bytes_N != signed_N) | (bytes_N == DIFFERENCE_ESCAPE))
-    bytes_N[wide] = DIFFERENCE_ESCAPE
+    wide = np.flatnonzero((bytes_N != signed_N) | (bytes_N == _DIFFERENCE_ESCAPE))
+    bytes_N[wide] = _DIFFERENCE_ESCAPE
     return bytes_N, differences_N[wide]
 
 
@@ -66,7 +66,7 @@ def join_differences(bytes_N: NDArray[np.int8], wide_W: NDArray[Any]) -> NDArray
 
     Raises: WeightsError if the lists' lengths disagree.
     """
-    wide = np.flatnonzero(bytes_N == DIFFERENCE_ESCAPE)
+    wide = np.flatnonzero(bytes_N == _DIFFERENCE_ESCAPE)
     if len(wide) != len(wide_W):
         raise WeightsError(f"{len(wide)} differences refer to the list of wide ones, it has {len(wide_W)}")
     differences_N = bytes_N.astype(f"i{wide_W.itemsize}").view(wide_W.dtype)

@@ -19,7 +19,7 @@ from astraflow.weights.codec.tensors import HostTensor
 
 # Above it copying the whole tensor takes no longer than going through the changed elements: measured 2 to 4 % for BF16,
 # 4 to 5 % for F32 (docs/decisions/0001-weight-delta-codec.md).
-MAX_SPARSE_SHARE = 1 / 25
+_MAX_SPARSE_SHARE = 1 / 25
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Behind:
 def _elements(tensor: HostTensor, found: list[NDArray[np.int64]]) -> Change:
     positions = found[0] if len(found) == 1 else np.unique(np.concatenate(found))
     integers = as_integers(tensor)
-    if len(positions) > MAX_SPARSE_SHARE * len(integers):
+    if len(positions) > _MAX_SPARSE_SHARE * len(integers):
         return tensor
     return ChangedElements(tensor.dtype, tensor.shape, positions, integers[positions])
 

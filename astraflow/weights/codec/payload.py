@@ -24,7 +24,7 @@ from astraflow.weights.codec.tensors import ITEM_SIZES, HostTensor
 MAGIC = b"AFDELTA1"
 PREFIX = struct.Struct("<8sII")
 WIDTHS = (1, 2, 4, 8)  # bytes of a wide difference
-DIGEST_BYTES = 32  # sha256
+_DIGEST_BYTES = 32  # sha256
 MAX_HEADER_BYTES = 32 << 20  # some 300,000 tensors
 
 
@@ -96,7 +96,7 @@ def _read_header(view: memoryview) -> tuple[tuple[DeltaHeader, tuple[int, ...]],
         header, frame_sizes = msgspec.msgpack.decode(raw, type=tuple[DeltaHeader, tuple[int, ...]])
     except msgspec.DecodeError as exc:
         raise WeightsError(f"a delta's header can't be read: {exc}") from exc
-    if len(header.base_digest) != DIGEST_BYTES or len(header.digest) != DIGEST_BYTES:
+    if len(header.base_digest) != _DIGEST_BYTES or len(header.digest) != _DIGEST_BYTES:
         raise WeightsError("a delta's header has digests that are no sha256")
     return (header, frame_sizes), end
 
@@ -115,7 +115,7 @@ def _check_entry(entry: DeltaEntry, model: Mapping[str, HostTensor]) -> None:
         raise WeightsError(f"a delta changes {entry.changed} of the {elements} elements of {entry.name}")
     if not (0 <= entry.wide_gaps <= elements // GAP_ESCAPE and 0 <= entry.wide_differences <= entry.changed):
         raise WeightsError(f"a delta has impossible counts for tensor {entry.name} of {elements} elements")
-    if len(entry.digest) != DIGEST_BYTES:
+    if len(entry.digest) != _DIGEST_BYTES:
         raise WeightsError(f"a delta has a digest for tensor {entry.name} that is no sha256")
 
 

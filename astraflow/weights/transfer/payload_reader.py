@@ -33,7 +33,7 @@ class Span:
         return sum(part.size_bytes for part in self.parts)
 
 
-def spans_of(parts: Sequence[PartRef]) -> Iterator[Span]:
+def _spans_of(parts: Sequence[PartRef]) -> Iterator[Span]:
     """The whole payload in spans of about SPAN_BYTES."""
     start, size, chosen = 0, 0, list[PartRef]()
     for part in parts:
@@ -58,7 +58,7 @@ class PayloadReader:
         if not manifest.places:
             return await self._from_log(manifest, manifest.parts)
         data = bytearray(sum(part.size_bytes for part in manifest.parts))
-        missing, faults = list(spans_of(manifest.parts)), list[str]()
+        missing, faults = list(_spans_of(manifest.parts)), list[str]()
         for place in manifest.places:
             try:
                 await fill(place, missing, memoryview(data), len(data))
@@ -82,7 +82,7 @@ class PayloadReader:
         for place in manifest.places:
             found[place.transport] = ""
             try:
-                await fill(place, list(spans_of(manifest.parts)), memoryview(data), len(data))
+                await fill(place, list(_spans_of(manifest.parts)), memoryview(data), len(data))
             except PlaceError as exc:
                 found[place.transport] = str(exc)
         if manifest.parts_stored:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from astraflow.errors import WeightsError
 from astraflow.messages import Head, Manifest, VersionKind
 
-ReadManifest = Callable[[int], Awaitable[Manifest | None]]  # by sequence in the log; None: it is gone
+_ReadManifest = Callable[[int], Awaitable[Manifest | None]]  # by sequence in the log; None: it is gone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class Path:
         return sum(manifest.size_bytes for manifest in (self.full, *self.deltas) if manifest is not None)
 
 
-async def plan(head: Head, have: int | None, read: ReadManifest) -> Path:
+async def plan(head: Head, have: int | None, read: _ReadManifest) -> Path:
     """The path with the fewest bytes. Args: have: the version to start from; None: nothing.
 
     Raises: WeightsError if manifests are gone on every path, or aren't of the head's policy.
@@ -62,7 +62,7 @@ def _size(deltas: list[Manifest]) -> int:
     return sum(manifest.size_bytes for manifest in deltas)
 
 
-async def _read(sequence: int, head: Head, read: ReadManifest) -> Manifest | None:
+async def _read(sequence: int, head: Head, read: _ReadManifest) -> Manifest | None:
     manifest = await read(sequence)
     if manifest is not None and manifest.policy != head.policy:
         raise WeightsError(f"the manifest at {sequence} is of policy {manifest.policy!r}, expected {head.policy!r}")
