@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 
 HEARTBEAT = "100"
+SILENT_S = 2.5  # without a message, answer or heartbeat for this long a request is taken for lost
+FAR_SILENT_S = 30.0  # the same behind a thin link, where weights may be ahead of it
 _OPEN_PULLS = 4  # the server fills pulls in order: an older one has ended, or never came
 
 

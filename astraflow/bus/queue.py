@@ -19,7 +19,7 @@ from astraflow.bus.admit import admit
 from astraflow.bus.claims import CLAIM, Claims
 from astraflow.bus.deadletters import NatsDeadLetters
 from astraflow.bus.ensure import SECOND_NS, ensure
-from astraflow.bus.feed import HEARTBEAT, AckTokens, Feed
+from astraflow.bus.feed import FAR_SILENT_S, HEARTBEAT, SILENT_S, AckTokens, Feed
 from astraflow.bus.interface import Delivery
 from astraflow.bus.link import Link
 from astraflow.bus.retry import until_answered
@@ -36,8 +36,6 @@ log = logging.getLogger(__name__)
 
 EXPIRES_S = 5.0  # short: a frozen process's open pull swallows messages
 _HEARTBEAT_S = 1.0
-SILENT_S = 2.5  # without a message or heartbeat for this long the pull is taken for lost
-FAR_SILENT_S = 30.0  # the same behind a thin link
 RETRY_S = 0.1
 _FAR_RETRY_S = 1.0
 _MAX_PULL = 4096

@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from astraflow.bus.entries import LogState
-from astraflow.bus.feed import Feed
+from astraflow.bus.feed import FAR_SILENT_S, SILENT_S, Feed
 from astraflow.bus.link import Link
 from astraflow.bus.publish import Stored
 from astraflow.bus.session import SEQUENCE, SUBJECT, Session
@@ -29,8 +29,6 @@ MAX_BYTES = 4 << 20
 LOOK_EVERY_S = 1.0  # without news: what says that there is more may be lost
 _LOOK_SELDOM_S = 8.0  # after a long silence: news is only ever lost with the connection, or by a server that lags
 _BEHIND_S = 0.02  # a server of a cluster may have less than the one whose news it was
-SILENT_S = 2.5
-FAR_SILENT_S = 30.0  # behind a thin link, where weights may be ahead of an answer
 RETRY_S = 0.1
 _PENDING, LAST, _TIME = "Nats-Num-Pending", "Nats-Last-Sequence", "Nats-Time-Stamp"
 

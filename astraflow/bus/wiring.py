@@ -331,7 +331,8 @@ def _policy_rows(names: Names, limits: Limits, policy: str) -> tuple[Row, ...]:
         Row(
             kind=Kind.WEIGHTS, stream=names.weights(policy), subjects=(names.manifest(policy),),
             parts=(f"{names.weight_part(policy, ANY)}.*",), messages=(Manifest,), policy=policy,
-            writers=(Role.TRAINER,), readers=(Role.TRAINER,), purgers=(Role.TRAINER,), atomic=True,
+            writers=(Role.TRAINER,), readers=(Role.POLICY, Role.TRAINER, Role.REGION), purgers=(Role.TRAINER,),
+            atomic=True,
             released="below the older of the two newest fulls", max_bytes=limits.max_weights_bytes,
             bound_key="bus.max_weights_bytes", replicas=limits.replicas,
         ),

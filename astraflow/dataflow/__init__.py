@@ -11,7 +11,7 @@
     tasks             the tasks that a decision stands for, and whom the episodes of an environment train
     trainer_progress  what is known of one policy's trainer
     problems          what keeps a run from getting anywhere, in sentences for people
-    parts             means of the parts that rewards are made of, by name
+    part_sums         means of the parts that rewards are made of, by name
 
 A group's way: `sources` (with `select/` and `submissions`) say what is next, `admission` and `metering` how much,
 `plan` makes the decisions; `groups` and `deadlines` follow what is open; `judge` (with `samples`, `advantages` and

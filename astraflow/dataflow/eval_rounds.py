@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from astraflow.dataflow.parts import Parts
+from astraflow.dataflow.part_sums import PartSums
 from astraflow.dataflow.samples import JudgedMember, judge_episode
 from astraflow.messages import Episode
 from astraflow.messages.metric_names import (
@@ -59,7 +59,7 @@ class Tally(msgspec.Struct):
     oldest_version: int = -1  # -1 = none yet
     newest_version: int = -1
     means: list[float] = []  # mean reward of each closed task
-    parts: Parts = msgspec.field(default_factory=Parts)
+    parts: PartSums = msgspec.field(default_factory=PartSums)
 
     def add_answers(self, answers: list[JudgedMember]) -> None:
         """The valid answers to one task."""

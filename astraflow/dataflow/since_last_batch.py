@@ -7,7 +7,7 @@ in messages/metric_names.py.
 import math
 from dataclasses import dataclass, field
 
-from astraflow.dataflow.parts import Parts
+from astraflow.dataflow.part_sums import PartSums
 from astraflow.dataflow.samples import JudgedMember
 from astraflow.messages import Episode, SampleBatch
 from astraflow.messages.metric_names import (
@@ -32,7 +32,7 @@ class SinceLastBatch:
     passed: int = 0
     skipped: int = 0
     failed: int = 0  # episodes without a valid reward
-    parts: Parts = field(default_factory=Parts)
+    parts: PartSums = field(default_factory=PartSums)
 
     def see_episode(self, episode: Episode, judged: JudgedMember) -> None:
         """An episode of a group that closed; without a valid reward it counts in no mean."""

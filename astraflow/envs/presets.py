@@ -20,7 +20,7 @@ _ANSWER_LINE = (
 
 
 @dataclass(frozen=True)
-class Preset:
+class QuestionSet:
     """One published set.
 
     Attributes:
@@ -45,11 +45,11 @@ class Preset:
 PRESETS = {
     preset.name: preset
     for preset in (
-        Preset("deepscaler", "agentica-org/DeepScaleR-Preview-Dataset/deepscaler.json", "train", "problem"),
-        Preset(
+        QuestionSet("deepscaler", "agentica-org/DeepScaleR-Preview-Dataset/deepscaler.json", "train", "problem"),
+        QuestionSet(
             "dapo-filter", "aaabiao/dapo_filter/train", "train", "prompt", "reward_model.ground_truth", _STEP_BY_STEP
         ),
-        Preset(
+        QuestionSet(
             "dapo-math-17k",
             "BytedTsinghua-SIA/DAPO-Math-17k/data/dapo-math-17k.parquet",
             "train",
@@ -57,20 +57,20 @@ PRESETS = {
             "reward_model.ground_truth",
             _ANSWER_LINE,
         ),
-        Preset("gsm8k", "openai/gsm8k/main/train", "train"),
-        Preset("gsm8k-test", "openai/gsm8k/main/test", "eval"),
-        Preset("aime24", "HuggingFaceH4/aime_2024/train", "eval", "problem"),
-        Preset("aime25", "math-ai/aime25/test", "eval", "problem"),
-        Preset("amc", "rawsh/2024_AMC12/train", "eval", "problem"),
-        Preset("math-500", "HuggingFaceH4/MATH-500/test", "eval", "problem"),
-        Preset("minerva", "math-ai/minervamath/test", "eval"),
-        Preset("olympiad", "math-ai/olympiadbench/test", "eval", "problem|question", "final_answer|solution"),
+        QuestionSet("gsm8k", "openai/gsm8k/main/train", "train"),
+        QuestionSet("gsm8k-test", "openai/gsm8k/main/test", "eval"),
+        QuestionSet("aime24", "HuggingFaceH4/aime_2024/train", "eval", "problem"),
+        QuestionSet("aime25", "math-ai/aime25/test", "eval", "problem"),
+        QuestionSet("amc", "rawsh/2024_AMC12/train", "eval", "problem"),
+        QuestionSet("math-500", "HuggingFaceH4/MATH-500/test", "eval", "problem"),
+        QuestionSet("minerva", "math-ai/minervamath/test", "eval"),
+        QuestionSet("olympiad", "math-ai/olympiadbench/test", "eval", "problem|question", "final_answer|solution"),
     )
 }
 
 
 @dataclass(frozen=True)
-class Source:
+class QuestionSource:
     """Where questions are and how they are read, with a preset's values filled in.
 
     Attributes:
@@ -94,12 +94,12 @@ def source(
     answer_key: str | None = None,
     question_strip: str | None = None,
     answer_strip: str | None = None,
-) -> Source:
+) -> QuestionSource:
     """What the arguments of an environment mean; None = the preset's.
 
     Raises: ConfigError for an unknown preset, or if neither it nor a path is given.
     """
-    preset = PRESETS[choice("dataset", dataset, tuple(PRESETS))] if dataset else Preset("", "", "")
+    preset = PRESETS[choice("dataset", dataset, tuple(PRESETS))] if dataset else QuestionSet("", "", "")
     paths = (path,) if isinstance(path, str) else tuple(path)
     if not any(paths):
         if not dataset:
@@ -122,7 +122,7 @@ def source(
     for key, value in values.items():
         if not isinstance(value, str) or (key.endswith("_key") and not value):
             raise ConfigError(f"{key} is {value!r}, expected text")
-    return Source(paths=paths, inside=parsed(preset.url).files if dataset else "", **values)
+    return QuestionSource(paths=paths, inside=parsed(preset.url).files if dataset else "", **values)
 
 
 def table() -> str:

@@ -19,7 +19,7 @@ from typing import Any
 import zstandard
 
 from astraflow.envs.arguments import import_extra
-from astraflow.envs.presets import Source
+from astraflow.envs.presets import QuestionSource
 from astraflow.errors import ConfigError
 from astraflow.models.dataset_files import SUFFIXES, chosen, format_of, is_pattern
 from astraflow.models.hub_datasets import DATASETS, hub_files
@@ -35,7 +35,7 @@ _BLANK = re.compile(r"[ \t\r\n]*")
 _JSON = json.JSONDecoder(parse_float=Decimal)  # 0.10 stays what it is
 
 
-def find_sources(wanted: Source) -> list[Path]:
+def find_sources(wanted: QuestionSource) -> list[Path]:
     """The files of all paths of a source. Raises: see `_find_files`."""
     return [file for path in wanted.paths for file in _of_preset(path, wanted.inside) or _find_files(path)]
 

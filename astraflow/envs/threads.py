@@ -14,7 +14,7 @@ from typing import Any
 
 
 @dataclass(eq=False)
-class Job:
+class ThreadJob:
     """A call in a thread. Its fields may be read once `settled` is set."""
 
     work: Callable[[], Any]
@@ -35,14 +35,14 @@ class Threads:
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._jobs: SimpleQueue[Job] = SimpleQueue()
+        self._jobs: SimpleQueue[ThreadJob] = SimpleQueue()
         self._lock = threading.Lock()  # over the counts, and over who comes first, the end of a job or of its time
         self._running = 0  # threads that take jobs
         self.lost = 0  # threads whose job has not ended in its time, and still runs
 
-    def submit(self, work: Callable[[], Any], *, within_s: float) -> Job:
+    def submit(self, work: Callable[[], Any], *, within_s: float) -> ThreadJob:
         """Begin a call as soon as a thread is free. On a running event loop."""
-        job = Job(work, within_s, asyncio.get_running_loop())
+        job = ThreadJob(work, within_s, asyncio.get_running_loop())
         self._jobs.put(job)
         with self._lock:
             starts = self._running < self._size
@@ -59,7 +59,7 @@ class Threads:
             if not self._do(self._jobs.get()):
                 return
 
-    def _do(self, job: Job) -> bool:
+    def _do(self, job: ThreadJob) -> bool:
         """Whether the thread goes on; one that was given up has been replaced."""
         if job.unwanted:
             return True
@@ -75,12 +75,12 @@ class Threads:
         _tell(job, _settle)
         return not job.lost
 
-    def _watch(self, job: Job) -> None:
+    def _watch(self, job: ThreadJob) -> None:
         """On the loop: its time begins."""
         if not job.settled.is_set():
             job.timer = job.loop.call_later(job.within_s, self._give_up, job)
 
-    def _give_up(self, job: Job) -> None:
+    def _give_up(self, job: ThreadJob) -> None:
         with self._lock:
             if job.ended:
                 return
@@ -90,13 +90,13 @@ class Threads:
         job.settled.set()
 
 
-def _settle(job: Job) -> None:
+def _settle(job: ThreadJob) -> None:
     if job.timer is not None:
         job.timer.cancel()
     job.settled.set()
 
 
-def _tell(job: Job, what: Callable[[Job], None]) -> None:
+def _tell(job: ThreadJob, what: Callable[[ThreadJob], None]) -> None:
     """From the thread to the loop; a closed loop has nobody left who listens."""
     with contextlib.suppress(RuntimeError):
         job.loop.call_soon_threadsafe(what, job)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from astraflow.config import RunConfig
-from astraflow.envs.presets import Source, source
+from astraflow.envs.presets import QuestionSource, source
 from astraflow.envs.registry import PACKAGES, missing_packages
 from astraflow.errors import ConfigError
 from astraflow.extras import install_hint
@@ -38,7 +38,7 @@ def hub_names(kind: str, args: Mapping[str, Any]) -> list[str]:
     return [value for value in args.values() if isinstance(value, str) and value.startswith(DATASETS)]
 
 
-def _source(args: Mapping[str, Any]) -> Source | None:
+def _source(args: Mapping[str, Any]) -> QuestionSource | None:
     """None if there is a mistake in the arguments, which is told elsewhere."""
     try:
         return source(**{key: args[key] for key in _KEYS if key in args})

@@ -5,7 +5,7 @@ import math
 import msgspec
 
 from astraflow.dataflow.eval_rounds import Round
-from astraflow.dataflow.parts import MOST_NAMES, Parts
+from astraflow.dataflow.part_sums import MOST_NAMES, PartSums
 from astraflow.dataflow.samples import judge_episode
 from astraflow.dataflow.since_last_batch import SinceLastBatch
 from astraflow.messages import Episode, Reason, SampleBatch
@@ -39,7 +39,7 @@ def test_an_evaluation_tells_them_too_and_keeps_them_in_snapshots() -> None:
 
 
 def test_names_are_bounded() -> None:
-    parts = Parts()
+    parts = PartSums()
     for number in range(100):
         parts.add({f"part {number}": 1.0, "part 0": 1.0})
     assert len(parts.means(EVAL_PART)) == MOST_NAMES

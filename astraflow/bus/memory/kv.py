@@ -19,7 +19,7 @@ from astraflow.bus.kv import (
 from astraflow.bus.memory.deadletters import MemoryDeadLetters
 from astraflow.bus.memory.publish import MemoryPublisher
 from astraflow.bus.memory.server import MemoryServer
-from astraflow.bus.memory.stream import MemoryStream, NewMessage, Reader
+from astraflow.bus.memory.stream import MemoryReader, MemoryStream, NewMessage
 from astraflow.bus.publish import MSG_ID, Stored
 from astraflow.bus.topology import Topology
 from astraflow.errors import FencedError, MessageError, UnreadableValueError
@@ -157,7 +157,7 @@ class _Watched:
         self._news.clear()
 
 
-class _KeyReader(Reader):
+class _KeyReader(MemoryReader):
     """Notes what has gone too: a stream without markers leaves nothing that says so."""
 
     def __init__(self, stream: MemoryStream, pattern: str, news: asyncio.Event) -> None:

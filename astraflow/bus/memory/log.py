@@ -13,7 +13,7 @@ from astraflow.bus.log import check_cursor
 from astraflow.bus.memory.deadletters import MemoryDeadLetters
 from astraflow.bus.memory.parts import MemoryParts
 from astraflow.bus.memory.server import MemoryServer
-from astraflow.bus.memory.stream import Reader
+from astraflow.bus.memory.stream import MemoryReader
 from astraflow.bus.publish import Stored
 from astraflow.bus.subjects import matches
 from astraflow.bus.topology import Topology
@@ -50,7 +50,7 @@ class MemoryLogs:
             check_cursor(stream, cursor, state, messages.get(cursor.sequence))
             first = cursor.sequence + 1
         patterns = (subject,) if subject is not None else self._topology.row_of_stream[stream].subjects
-        with closing(Reader(messages, patterns, start=first)) as reader:
+        with closing(MemoryReader(messages, patterns, start=first)) as reader:
             count = 0
             while True:
                 stored = reader.pop()

@@ -226,7 +226,7 @@ class MemoryStream:
         self._set_timer()
 
 
-class Reader:
+class MemoryReader:
     """One reader's place in a stream: the sequences that it hasn't read yet.
 
     What has gone before it was read is passed over, as by a reader on a server.

@@ -10,7 +10,7 @@ from astraflow.messages.metric_names import MetricFamily
 MOST_NAMES = 32  # each is a metric; what comes later isn't counted
 
 
-class Parts(msgspec.Struct):
+class PartSums(msgspec.Struct):
     """Sums by name. An episode counts in the parts that it has."""
 
     totals: dict[str, float] = {}
