@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,6 +10,13 @@ from tests.cli.toyrun import finished, sets
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples/tiny.toml"
+
+
+def assert_all_trained_but_what_was_too_old(policy: dict[str, Any], *, tasks: int) -> None:
+    """Every batch was full, but for members that were withheld because they would have been too old."""
+    trained, stale = policy["trained_tasks"], policy["skipped"].get("stale", 0)
+    assert trained <= tasks <= trained + stale, (trained, stale)
+    assert trained > 0.9 * tasks
 
 
 @pytest.mark.slow
@@ -22,7 +30,7 @@ async def test_the_tiny_example_learns_and_its_model_can_be_loaded(tmp_path: Pat
     before, after = (solver["eval"]["held-out"][when]["correct"] for when in ("before", "after"))
     assert after >= 0.88, output
     assert after >= before + 0.1, output
-    assert solver["trained_tasks"] == 50 * 32 * 8
+    assert_all_trained_but_what_was_too_old(solver, tasks=50 * 32 * 8)
     assert solver["staleness_max"] <= 1
     assert (run / "reward-curve.png").read_bytes().startswith(b"\x89PNG")
 
@@ -43,4 +51,4 @@ async def test_two_policies_learn_together(tmp_path: Path, monkeypatch: pytest.M
     for name, least in (("solver", 0.03), ("reviser", 0.12)):
         evaluation = policies[name]["eval"]["sums"]
         assert evaluation["after"]["reward"] >= evaluation["before"]["reward"] + least, output
-        assert policies[name]["trained_tasks"] == 20 * 32 * 8
+        assert_all_trained_but_what_was_too_old(policies[name], tasks=20 * 32 * 8)
