@@ -30,12 +30,20 @@ __version__ = "0.1.0"
 _HOMES = {
     "astraflow.api": ("Run", "assistant", "connect", "system", "tool", "user"),
     "astraflow.envs": (
-        "Agent", "AgentTask", "ChatMessage", "Environment", "Grade", "Outcome", "PolicyHandle", "Reply",
-        "SingleTurnEnv", "agent",
+        "Agent",
+        "AgentTask",
+        "ChatMessage",
+        "Environment",
+        "Grade",
+        "Outcome",
+        "PolicyHandle",
+        "Reply",
+        "SingleTurnEnv",
+        "agent",
     ),
     "astraflow.errors": ("AstraflowError", "BudgetError", "BusError", "ConfigError", "EnvError"),
     "astraflow.messages": ("Reason", "Sampling"),
-}  # fmt: skip
+}
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [

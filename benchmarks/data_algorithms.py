@@ -43,9 +43,17 @@ Found = dict[str, dict[str, dict[str, float | None]]]  # experiment → variant 
 
 
 def config_of(
-    *, steps: int, seed: int, select: str = "accept-all", order: str = "edf", replay: str = "none", extra: int = 0,
-    max_staleness: int = 2, sources: tuple[str, ...] = ("train",), filters: tuple[str, ...] = ("zero-advantage",),
-) -> RunConfig:  # fmt: skip
+    *,
+    steps: int,
+    seed: int,
+    select: str = "accept-all",
+    order: str = "edf",
+    replay: str = "none",
+    extra: int = 0,
+    max_staleness: int = 2,
+    sources: tuple[str, ...] = ("train",),
+    filters: tuple[str, ...] = ("zero-advantage",),
+) -> RunConfig:
     """One policy on the synthetic tasks, groups and batches of eight."""
     again = ReplaySection(kind=replay, share=0.5, max_uses=3, max_staleness=8)
     trainer = TrainerSection(
@@ -109,14 +117,15 @@ def plans() -> dict[str, dict[str, tuple[dict[str, Any], dict[str, Any]]]]:
         "select": {name: ({}, {"select": name}) for name in SELECTORS},
         "order": {
             f"{order}-{bound}": (
-                mixed, {"order": order, "max_staleness": bound, "sources": ("short", "long"), "filters": ()}
+                mixed,
+                {"order": order, "max_staleness": bound, "sources": ("short", "long"), "filters": ()},
             )
             for bound in (2, 4, 8)
             for order in ("fifo", "edf")
         },
         "replay": {name: ({}, {"replay": name, "select": "greso"}) for name in REPLAYS},
         "extra": {str(k): (slow, {"extra": k, "select": "greso", "max_staleness": 0}) for k in (0, 1, 2)},
-    }  # fmt: skip
+    }
 
 
 def measure(seeds: int, steps: int, only: str, jobs: int) -> tuple[Found, dict[str, dict[str, Curve]]]:

@@ -186,10 +186,15 @@ class Simulation:
         step = self.learner.step
         self.core.on_progress(
             Progress(
-                policy=POLICY, consumed=step, step=step, version=step, epoch=0, recent=recent,
+                policy=POLICY,
+                consumed=step,
+                step=step,
+                version=step,
+                epoch=0,
+                recent=recent,
                 finished=step >= self.section.steps,
             )
-        )  # fmt: skip
+        )
         return True
 
 
@@ -200,10 +205,16 @@ _LOGPROBS = array_of(np.full(2, -0.5), "f4")
 def episode_of(task: Task, reward: float, version: int) -> Episode:
     """A record of two tokens."""
     turn = Turn(
-        context_tokens=_TOKENS, completion_tokens=_TOKENS, logprobs=_LOGPROBS, finish_reason="stop",
+        context_tokens=_TOKENS,
+        completion_tokens=_TOKENS,
+        logprobs=_LOGPROBS,
+        finish_reason="stop",
         versions=(VersionSpan(version=version, start=0, end=2),),
-    )  # fmt: skip
+    )
     return Episode(
-        **task.ref(), task_id=task.id, reason=Reason.OK, correct=reward,
+        **task.ref(),
+        task_id=task.id,
+        reason=Reason.OK,
+        correct=reward,
         trajectories=(Trajectory(policy=POLICY, turns=(turn,), reward=reward),),
-    )  # fmt: skip
+    )

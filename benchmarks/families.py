@@ -40,10 +40,18 @@ NATIVE = "SlotDecoder"
 MARKS = ("<!-- families -->", "<!-- /families -->")
 
 SIZES: dict[str, Any] = {
-    "vocab_size": 97, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "max_position_embeddings": 256, "eos_token_id": 1, "bos_token_id": 0, "pad_token_id": 0,
+    "vocab_size": 97,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "eos_token_id": 1,
+    "bos_token_id": 0,
+    "pad_token_id": 0,
     "initializer_range": 0.2,
-}  # fmt: skip
+}
 EXPERTS: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 LOCAL: dict[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 2}
 WIDE: dict[str, Any] = {"head_dim": 16}
@@ -71,9 +79,19 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "glm4": WIDE,
     "exaone4": {"sliding_window": 8},
     "deepseek_v3": {
-        "q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16,
-        "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "n_group": 1, "topk_group": 1,
-        "first_k_dense_replace": 1, "n_shared_experts": 1, "num_key_value_heads": 4,
+        "q_lora_rank": 16,
+        "kv_lora_rank": 16,
+        "qk_nope_head_dim": 16,
+        "qk_rope_head_dim": 8,
+        "v_head_dim": 16,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "n_group": 1,
+        "topk_group": 1,
+        "first_k_dense_replace": 1,
+        "n_shared_experts": 1,
+        "num_key_value_heads": 4,
     },
     "gpt_oss": LOCAL | WIDE | {"sliding_window": 8},
     "cohere": {},
@@ -83,7 +101,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gpt2": GPT,
     "opt": {"ffn_dim": 96, "word_embed_proj_dim": 64},
     "mamba": {"state_size": 8},
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,12 +193,18 @@ def _samples(tokens: Sequence[int], logprobs: Sequence[float]) -> list[Sample]:
     before = [0] * len(PROMPT)
     return [
         Sample(
-            id=f"g/{member}#0", task_id=f"g/{member}", group_id="g", tokens=array_of([*PROMPT, *tokens], "i4"),
-            loss_mask=array_of([*before, *[1] * len(tokens)], "u1"), logprobs=array_of([*before, *logprobs], "f4"),
-            versions=(), advantage=advantage, reward=0.0,
+            id=f"g/{member}#0",
+            task_id=f"g/{member}",
+            group_id="g",
+            tokens=array_of([*PROMPT, *tokens], "i4"),
+            loss_mask=array_of([*before, *[1] * len(tokens)], "u1"),
+            logprobs=array_of([*before, *logprobs], "f4"),
+            versions=(),
+            advantage=advantage,
+            reward=0.0,
         )
         for member, advantage in ((0, 1.0), (1, -0.5))
-    ]  # fmt: skip
+    ]
 
 
 def _apart(model: Any, tokens: Sequence[int], logprobs: Sequence[float]) -> float:

@@ -114,15 +114,26 @@ class Shape:
         times = (first, first + second) if lock_step else (first, second)
         staleness = 0 if lock_step else self.max_staleness
         text = RUN_FILE.format(
-            run=RUN, seed=self.seed, episodes=self.episodes, mean=MEAN_TOKENS, sigma=self.sigma,
-            group_size=self.group_size, concurrency=2 * max(self.slots, self.episodes),
+            run=RUN,
+            seed=self.seed,
+            episodes=self.episodes,
+            mean=MEAN_TOKENS,
+            sigma=self.sigma,
+            group_size=self.group_size,
+            concurrency=2 * max(self.slots, self.episodes),
             meter="tightest" if lock_step else "any",
-        )  # fmt: skip
+        )
         for name, train_s in zip(POLICIES, times, strict=True):
             text += POLICY.format(
-                name=name, slots=self.slots if name == "solver" else 256, step_s=round(self.step_s, 5),
-                steps=iterations, groups=self.groups, staleness=staleness, prefetch=min(1, staleness), train_s=train_s,
-            )  # fmt: skip
+                name=name,
+                slots=self.slots if name == "solver" else 256,
+                step_s=round(self.step_s, 5),
+                steps=iterations,
+                groups=self.groups,
+                staleness=staleness,
+                prefetch=min(1, staleness),
+                train_s=train_s,
+            )
         return text
 
 
@@ -197,10 +208,14 @@ def table(results: dict[str, Any]) -> Table:
     for way in ("lock_step", "astraflow"):
         row, busy = results[way], results[way]["busy"]
         shown.add_row(
-            way.replace("_", "-"), f"{row['iteration_s']:.1f}", f"{row['bound_s']:.1f}", f"{row['of_bound']:.3f}",
-            f"{busy['generation']:.2f}", " ".join(f"{busy[name]:.2f}" for name in POLICIES),
+            way.replace("_", "-"),
+            f"{row['iteration_s']:.1f}",
+            f"{row['bound_s']:.1f}",
+            f"{row['of_bound']:.3f}",
+            f"{busy['generation']:.2f}",
+            " ".join(f"{busy[name]:.2f}" for name in POLICIES),
             f"{results['published'][way]:.2f}",
-        )  # fmt: skip
+        )
     shown.caption = f"{results['speed_up']} times faster; published: {results['published']['speed_up']} times"
     return shown
 
@@ -222,15 +237,23 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="JSON instead of a table")
     options = parser.parse_args()
     shape = Shape(
-        generation_s=options.generation_s, train_s=tuple(options.train_s), sigma=options.sigma, scale=options.scale,
-        groups=options.groups, slots=options.slots, max_staleness=options.max_staleness, seed=options.seed,
-    )  # fmt: skip
+        generation_s=options.generation_s,
+        train_s=tuple(options.train_s),
+        sigma=options.sigma,
+        scale=options.scale,
+        groups=options.groups,
+        slots=options.slots,
+        max_staleness=options.max_staleness,
+        seed=options.seed,
+    )
     results = asyncio.run(
         measure(
-            shape, warm_up=options.warm_up, iterations=options.iterations,
+            shape,
+            warm_up=options.warm_up,
+            iterations=options.iterations,
             lock_step_iterations=options.lock_step_iterations,
         )
-    )  # fmt: skip
+    )
     console = Console()
     if options.json:
         console.print_json(json.dumps(results))

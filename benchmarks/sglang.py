@@ -147,8 +147,10 @@ async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         rates: dict[str, list[float]] = {"bare": [], "engine": []}
         await through(engine, requests(arguments, 1))  # both warm, admission too
         for number in range(arguments.rounds):
-            for name, play in (("bare", bare(engine.link.client, requests(arguments, 10 + 2 * number))),
-                               ("engine", through(engine, requests(arguments, 11 + 2 * number)))):  # fmt: skip
+            for name, play in (
+                ("bare", bare(engine.link.client, requests(arguments, 10 + 2 * number))),
+                ("engine", through(engine, requests(arguments, 11 + 2 * number))),
+            ):
                 started = time.monotonic()
                 await play
                 rates[name].append(arguments.requests * arguments.tokens / (time.monotonic() - started))

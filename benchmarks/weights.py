@@ -95,11 +95,16 @@ async def contexts() -> AsyncIterator[tuple[ActorContext, ActorContext]]:
                 record = RunRecord(name="bench", incarnation="b", config_json=to_json(settings), created_at=0.0)
                 yield tuple(  # type: ignore[misc]
                     ActorContext(
-                        bus=bus, config=settings, record=record, folder=Path(folder), name=role, role=role,
+                        bus=bus,
+                        config=settings,
+                        record=record,
+                        folder=Path(folder),
+                        name=role,
+                        role=role,
                         policy="solver",
                     )
                     for bus, role in ((one, "trainer"), (two, "replica"))
-                )  # fmt: skip
+                )
         finally:
             await server.stop()
 

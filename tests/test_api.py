@@ -6,10 +6,30 @@ import sys
 import astraflow as af
 
 PUBLIC = [
-    "Agent", "AgentTask", "AstraflowError", "BudgetError", "BusError", "ChatMessage", "ConfigError", "EnvError",
-    "Environment", "Grade", "Outcome", "PolicyHandle", "Reason", "Reply", "Run", "Sampling", "SingleTurnEnv", "agent",
-    "assistant", "connect", "system", "tool", "user",
-]  # fmt: skip
+    "Agent",
+    "AgentTask",
+    "AstraflowError",
+    "BudgetError",
+    "BusError",
+    "ChatMessage",
+    "ConfigError",
+    "EnvError",
+    "Environment",
+    "Grade",
+    "Outcome",
+    "PolicyHandle",
+    "Reason",
+    "Reply",
+    "Run",
+    "Sampling",
+    "SingleTurnEnv",
+    "agent",
+    "assistant",
+    "connect",
+    "system",
+    "tool",
+    "user",
+]
 
 
 def test_the_public_names_are_these_and_load() -> None:

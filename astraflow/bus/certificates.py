@@ -79,9 +79,16 @@ def _make_authority(folder: Path) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     builder = _builder("AstraFlow bus CA", _CA_DAYS).issuer_name(_name("AstraFlow bus CA")).public_key(key.public_key())
     usage = x509.KeyUsage(
-        digital_signature=False, content_commitment=False, key_encipherment=False, data_encipherment=False,
-        key_agreement=False, key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False,
-    )  # fmt: skip
+        digital_signature=False,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=True,
+        crl_sign=True,
+        encipher_only=False,
+        decipher_only=False,
+    )
     certificate = (
         builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)

@@ -117,9 +117,15 @@ class Claims:
         self._parts = parts
 
     async def store(
-        self, subject: str, data: bytes, *, msg_id: str, ttl_s: float | None, expected: int | None,
+        self,
+        subject: str,
+        data: bytes,
+        *,
+        msg_id: str,
+        ttl_s: float | None,
+        expected: int | None,
         deadline_s: float | None,
-    ) -> PublishAck:  # fmt: skip
+    ) -> PublishAck:
         """Store a message, split if it must be. Raises like `Publisher.store`, and MessageError if it is too big.
 
         What has its id and isn't a message of that id counts as a stranger's: it is stored beside that.
@@ -143,17 +149,27 @@ class Claims:
             return False
 
     async def _store(
-        self, subject: str, data: bytes, msg_id: str, ttl_s: float | None, expected: int | None,
+        self,
+        subject: str,
+        data: bytes,
+        msg_id: str,
+        ttl_s: float | None,
+        expected: int | None,
         deadline_s: float | None,
-    ) -> PublishAck:  # fmt: skip
+    ) -> PublishAck:
         row = self._topology.row_of(subject)
         size = part_size(self._link, self._topology.limits.max_message_bytes)
         headers = ttl_header(ttl_s) if ttl_s is not None else {}
         if len(data) <= size:
             return await self._publisher.store(
-                subject, data, stream=row.stream, msg_id=msg_id, headers=headers, expected=expected,
+                subject,
+                data,
+                stream=row.stream,
+                msg_id=msg_id,
+                headers=headers,
+                expected=expected,
                 deadline_s=deadline_s,
-            )  # fmt: skip
+            )
         check_size(len(data), size, row=row, msg_id=msg_id, subject=subject)
         if row.atomic:
             return await self._store_atomic(row, subject, data, size, msg_id, expected, deadline_s)
@@ -187,26 +203,47 @@ class Claims:
         return self._topology.blob(blob_owner(msg_id))
 
     async def _store_with_blobs(
-        self, row: Row, subject: str, data: bytes, size: int, msg_id: str, headers: dict[str, str],
-        ttl_s: float | None, deadline_s: float | None,
-    ) -> PublishAck:  # fmt: skip
+        self,
+        row: Row,
+        subject: str,
+        data: bytes,
+        size: int,
+        msg_id: str,
+        headers: dict[str, str],
+        ttl_s: float | None,
+        deadline_s: float | None,
+    ) -> PublishAck:
         blob_headers = ttl_header(TASK_BLOB_TTL_S if ttl_s is None else ttl_s + TTL_MARGIN_S)
         refs = await self._parts.put(
-            self._topology.blobs, self._blob_prefix(msg_id), data, msg_prefix=f"blob/{msg_id}", headers=blob_headers,
+            self._topology.blobs,
+            self._blob_prefix(msg_id),
+            data,
+            msg_prefix=f"blob/{msg_id}",
+            headers=blob_headers,
             deadline_s=deadline_s,
-        )  # fmt: skip
+        )
         claim = Claim(
             size_bytes=len(data), part_bytes=refs[0].size_bytes, digests=tuple(bytes.fromhex(r.digest) for r in refs)
         )
         return await self._publisher.store(
-            subject, encode_claim(claim), stream=row.stream, msg_id=msg_id, headers={**headers, CLAIM: "1"},
+            subject,
+            encode_claim(claim),
+            stream=row.stream,
+            msg_id=msg_id,
+            headers={**headers, CLAIM: "1"},
             deadline_s=deadline_s,
-        )  # fmt: skip
+        )
 
     async def _store_atomic(
-        self, row: Row, subject: str, data: bytes, size: int, msg_id: str, expected: int | None,
+        self,
+        row: Row,
+        subject: str,
+        data: bytes,
+        size: int,
+        msg_id: str,
+        expected: int | None,
         deadline_s: float | None,
-    ) -> PublishAck:  # fmt: skip
+    ) -> PublishAck:
         pieces = list(cut(data, size))
         digests = await asyncio.to_thread(lambda: [hashlib.sha256(piece).digest() for piece in pieces])
         claim = encode_claim(Claim(size_bytes=len(data), part_bytes=size, digests=tuple(digests)))

@@ -71,9 +71,14 @@ class NatsKv:
     """`Kv` as a JetStream stream with one message per key."""
 
     def __init__(
-        self, link: Link, topology: Topology, publisher: Publisher, dead_letters: NatsDeadLetters,
-        *, producer: str,
-    ) -> None:  # fmt: skip
+        self,
+        link: Link,
+        topology: Topology,
+        publisher: Publisher,
+        dead_letters: NatsDeadLetters,
+        *,
+        producer: str,
+    ) -> None:
         self._link = link
         self._topology = topology
         self._publisher = publisher
@@ -194,9 +199,12 @@ class NatsKv:
             message = admit_value(stored, self._topology).message
         except MessageError as exc:
             await self._dead_letters.add(
-                stream=self._topology.kv_stream(key), subject=stored.subject, sequence=stored.sequence,
-                data=stored.data, reason=str(exc),
-            )  # fmt: skip
+                stream=self._topology.kv_stream(key),
+                subject=stored.subject,
+                sequence=stored.sequence,
+                data=stored.data,
+                reason=str(exc),
+            )
             known.pop(key, None)
             return KvUpdate(key, None, stored.sequence, unreadable=True)
         known[key] = stored.sequence
@@ -223,9 +231,14 @@ class NatsKv:
         check_value_size(key, len(data), most)
         try:
             ack = await self._publisher.store(
-                subject, data, stream=self._topology.kv_stream(key), msg_id=msg_id, headers=headers, expected=expected,
+                subject,
+                data,
+                stream=self._topology.kv_stream(key),
+                msg_id=msg_id,
+                headers=headers,
+                expected=expected,
                 deadline_s=deadline_s,
-            )  # fmt: skip
+            )
         except FencedError:
             tail = await self._tail(key) if expected == 0 else None
             if tail is None or not is_marker(tail):

@@ -82,9 +82,17 @@ class _NatsWorkQueue:
     """`WorkQueue` on a shared durable pull consumer. Made by `NatsQueues.open`."""
 
     def __init__(
-        self, stream: str, consumer: str, *, link: Link, topology: Topology, claims: Claims,
-        dead_letters: NatsDeadLetters, counters: Counter[str], background: Background,
-    ) -> None:  # fmt: skip
+        self,
+        stream: str,
+        consumer: str,
+        *,
+        link: Link,
+        topology: Topology,
+        claims: Claims,
+        dead_letters: NatsDeadLetters,
+        counters: Counter[str],
+        background: Background,
+    ) -> None:
         self.stream = stream
         self.consumer = consumer
         self.ack_wait_s = topology.limits.ack_wait_s
@@ -230,9 +238,12 @@ class _NatsWorkQueue:
     async def bury(self, msg: "Msg", reason: str) -> None:
         """To the dead letters with it, and out of the queue."""
         await self._dead_letters.add(
-            stream=self.stream, subject=msg.subject, sequence=AckTokens.of(msg.reply).stream_sequence, data=msg.data,
+            stream=self.stream,
+            subject=msg.subject,
+            sequence=AckTokens.of(msg.reply).stream_sequence,
+            data=msg.data,
             reason=reason,
-        )  # fmt: skip
+        )
         await self.answer(msg.reply, b"+TERM")
 
     def _hand_back(self, messages: "list[Msg]") -> None:
@@ -280,9 +291,15 @@ class NatsQueues:
     async def open(self, stream: str, consumer: str) -> AsyncIterator[_NatsWorkQueue]:
         async with Background(grace_s=2.0) as background, Background() as renewing:
             queue = _NatsWorkQueue(
-                stream, consumer, link=self._link, topology=self._topology, claims=self._claims,
-                dead_letters=self._dead_letters, counters=self._counters, background=background,
-            )  # fmt: skip
+                stream,
+                consumer,
+                link=self._link,
+                topology=self._topology,
+                claims=self._claims,
+                dead_letters=self._dead_letters,
+                counters=self._counters,
+                background=background,
+            )
             renewing.start(queue.renew())
             try:
                 yield queue

@@ -61,9 +61,16 @@ class EmbeddedServer:
     """One nats-server child. `folder` keeps its store, token, config and log, so that it can be started again."""
 
     def __init__(
-        self, folder: Path, *, host: str = "127.0.0.1", port: int = 0, token: str = "", security: str = "",
-        max_store_bytes: int = 0, leaf: LeafLink | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        folder: Path,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        token: str = "",
+        security: str = "",
+        max_store_bytes: int = 0,
+        leaf: LeafLink | None = None,
+    ) -> None:
         """`port` 0 = a free one. `token` "" = the one in the folder, or a new one. `max_store_bytes` 0 = the disk.
         `security`: lines of nats-server's settings in place of the token (`SecureFolder.settings`).
         `leaf`: takes part in a hub with leaf servers, on either end."""

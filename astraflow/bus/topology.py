@@ -18,9 +18,15 @@ class Topology(Names):
     """Subjects, streams and consumers of one run in one region. Raises ConfigError for names that can't be tokens."""
 
     def __init__(
-        self, *, run: str, region: str, envs: Iterable[str], policies: Iterable[str], limits: Limits | None = None,
+        self,
+        *,
+        run: str,
+        region: str,
+        envs: Iterable[str],
+        policies: Iterable[str],
+        limits: Limits | None = None,
         home: str = "",
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`home`: the run's home region; "" = this one."""
         super().__init__(run=run, region=region, home=home)
         self.envs = tuple(check_name(env, "env") for env in envs)
@@ -53,6 +59,10 @@ def topology_of(config: RunConfig, *, region: str = "") -> Topology:
         answer_s=config.bus.answer_s,
     )
     return Topology(
-        run=config.run.name, region=region or config.bus.region, home=config.bus.region, envs=config.envs,
-        policies=config.policies, limits=limits,
-    )  # fmt: skip
+        run=config.run.name,
+        region=region or config.bus.region,
+        home=config.bus.region,
+        envs=config.envs,
+        policies=config.policies,
+        limits=limits,
+    )

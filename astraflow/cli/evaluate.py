@@ -155,10 +155,15 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     for row in rows:
         passes = [f"{row['pass_at'][str(k)]:.3f}" if str(k) in row["pass_at"] else "–" for k in ladder]
         shown.add_row(
-            row["set"], row["policy"], str(row["tasks"]), str(row["answers"]), str(row["failed"]),
-            _with_error(row["correct"], row["correct_se"], f"avg@{row['repeats']} "), *passes,
+            row["set"],
+            row["policy"],
+            str(row["tasks"]),
+            str(row["answers"]),
+            str(row["failed"]),
+            _with_error(row["correct"], row["correct_se"], f"avg@{row['repeats']} "),
+            *passes,
             _with_error(row["reward"], row["reward_se"]),
-        )  # fmt: skip
+        )
     text = StringIO()
     Console(file=text, width=160).print(shown)
     return text.getvalue()

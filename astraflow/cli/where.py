@@ -25,9 +25,12 @@ def add_where(parser: argparse.ArgumentParser) -> None:
     place.add_argument("--folder", type=user_path, help="the run's folder (default: the one live run in ./runs)")
     place.add_argument("--url", help="the run's server, if it isn't on this machine; needs --run")
     parser.add_argument(
-        "--run", dest="run_name", metavar="NAME", default="",
+        "--run",
+        dest="run_name",
+        metavar="NAME",
+        default="",
         help="the run's name; without --url a run on this machine, wherever its folder is",
-    )  # fmt: skip
+    )
     add_connection(parser)
 
 

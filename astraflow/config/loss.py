@@ -14,11 +14,23 @@ class LossSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     preset: Annotated[
         Literal[
-            "none", "grpo", "dapo", "dual-clip", "dr-grpo", "rloo", "reinforce++", "reinforce++-baseline", "gspo",
-            "cispo", "sapo", "m2po", "decoupled-ppo", "ppo",
+            "none",
+            "grpo",
+            "dapo",
+            "dual-clip",
+            "dr-grpo",
+            "rloo",
+            "reinforce++",
+            "reinforce++-baseline",
+            "gspo",
+            "cispo",
+            "sapo",
+            "m2po",
+            "decoupled-ppo",
+            "ppo",
         ],
         doc("a published method: fills in the keys that the file leaves out, see below; none = they stand as here"),
-    ] = "none"  # fmt: skip
+    ] = "none"
     objective: Annotated[
         str, doc("clip (PPO), ratio, logprob (REINFORCE), cispo, sapo, or module:function of your own")
     ] = "clip"

@@ -24,18 +24,30 @@ def _samples_of(group: BufferedGroup, policy: str, held: HeldEpisodes) -> list[S
 
 
 def build_batch(
-    policy: str, number: int, groups: Sequence[BufferedGroup], *, held: HeldEpisodes,
-    versions: VersionMap, train_step: int, last: bool,
-) -> SampleBatch:  # fmt: skip
+    policy: str,
+    number: int,
+    groups: Sequence[BufferedGroup],
+    *,
+    held: HeldEpisodes,
+    versions: VersionMap,
+    train_step: int,
+    last: bool,
+) -> SampleBatch:
     """Batch `number`, to be trained at `train_step`. `groups` may be empty only in a last batch."""
     samples = [sample for group in groups for sample in _samples_of(group, policy, held)]
     sampled_by = [[span.version for span in sample.versions] for sample in samples]
     ages = [staleness(versions, of_sample, train_step) for of_sample in sampled_by]
     return SampleBatch(
-        policy=policy, number=number, group_ids=tuple(group.id for group in groups), samples=tuple(samples),
-        train_step=train_step, mean_staleness=sum(ages) / max(1, len(ages)), max_staleness=max(ages, default=0),
-        oldest_version=min(map(min, sampled_by), default=0), last=last,
-    )  # fmt: skip
+        policy=policy,
+        number=number,
+        group_ids=tuple(group.id for group in groups),
+        samples=tuple(samples),
+        train_step=train_step,
+        mean_staleness=sum(ages) / max(1, len(ages)),
+        max_staleness=max(ages, default=0),
+        oldest_version=min(map(min, sampled_by), default=0),
+        last=last,
+    )
 
 
 def members_of(batch: SampleBatch) -> dict[str, list[int]]:

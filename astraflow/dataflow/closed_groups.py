@@ -43,9 +43,18 @@ class ClosedGroups:
     """The groups of one policy."""
 
     def __init__(
-        self, config: RunConfig, policy: str, *, held: HeldEpisodes, notes: deque[str], advantages: AdvantageFunction,
-        max_staleness: int, waiting: list[BufferedGroup], counts: Mapping[str, int], state: ClosedGroupsState,
-    ) -> None:  # fmt: skip
+        self,
+        config: RunConfig,
+        policy: str,
+        *,
+        held: HeldEpisodes,
+        notes: deque[str],
+        advantages: AdvantageFunction,
+        max_staleness: int,
+        waiting: list[BufferedGroup],
+        counts: Mapping[str, int],
+        state: ClosedGroupsState,
+    ) -> None:
         """`waiting` and `counts`: where the snapshot left them."""
         section = config.policies[policy].trainer
         assert section is not None, policy
@@ -60,9 +69,14 @@ class ClosedGroups:
             msgspec.structs.replace(before, group=before.group.with_advantages(advantages)) for before in state.replay
         ]
         self.replay = Replay(
-            policy, section.replay, batch_groups=section.batch_groups, max_staleness=max_staleness,
-            seed=config.run.seed, groups=trained_before, saved=state.rank,
-        )  # fmt: skip
+            policy,
+            section.replay,
+            batch_groups=section.batch_groups,
+            max_staleness=max_staleness,
+            seed=config.run.seed,
+            groups=trained_before,
+            saved=state.rank,
+        )
 
     def state(self) -> ClosedGroupsState:
         """A copy for the snapshot, without what waits and the counts."""

@@ -46,9 +46,14 @@ class EvalSet:
     """One [eval.<name>]."""
 
     def __init__(
-        self, name: str, section: EvalSection, *, policies: tuple[str, ...], trained: tuple[str, ...],
+        self,
+        name: str,
+        section: EvalSection,
+        *,
+        policies: tuple[str, ...],
+        trained: tuple[str, ...],
         state: EvalState | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`policies` are scored; those in `trained` decide when a round is due."""
         self.name = name
         self.section = section

@@ -36,9 +36,13 @@ class Feedback:
     """Results of closed groups that wait for the selectors of their sources."""
 
     def __init__(
-        self, sources: Mapping[str, Source], *, batch_groups: Mapping[str, int], ordered: bool,
+        self,
+        sources: Mapping[str, Source],
+        *,
+        batch_groups: Mapping[str, int],
+        ordered: bool,
         pending: Iterable[PendingResult] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`batch_groups`: per source, of its policies' smallest batch. `ordered`: for deterministic mode."""
         self._sources = sources
         self._batch_groups = batch_groups
@@ -66,7 +70,10 @@ class Feedback:
             if source := self._sources.get(result.source):
                 source.observe(
                     GroupResult(
-                        index=result.index, epoch=result.epoch, rewards=result.rewards, correct=result.correct,
+                        index=result.index,
+                        epoch=result.epoch,
+                        rewards=result.rewards,
+                        correct=result.correct,
                         batch_groups=self._batch_groups[result.source],
                     )
-                )  # fmt: skip
+                )

@@ -54,9 +54,14 @@ class Judge:
     """Judges the groups of one policy."""
 
     def __init__(
-        self, config: RunConfig, policy: str, section: TrainerSection, advantages: AdvantageFunction,
-        held: HeldEpisodes, saved: Mapping[str, StageState],
-    ) -> None:  # fmt: skip
+        self,
+        config: RunConfig,
+        policy: str,
+        section: TrainerSection,
+        advantages: AdvantageFunction,
+        held: HeldEpisodes,
+        saved: Mapping[str, StageState],
+    ) -> None:
         """`saved`: its filters' states by name. Raises ConfigError."""
         self._policy = policy
         self._min_group_size = config.dataflow.min_group_size
@@ -100,19 +105,25 @@ class Judge:
         judged = [members[at] for at in valid]
         roles = tuple(dict(member.scores) for member in judged)
         counted = BufferedGroup(
-            group.id, group.key, group.ordinal, tuple(valid), tuple(group.seats[at].sequence for at in valid),
+            group.id,
+            group.key,
+            group.ordinal,
+            tuple(valid),
+            tuple(group.seats[at].sequence for at in valid),
             tuple(member.score for member in judged),
             tuple(sorted({version for member in judged for version in member.versions})),
             () if all(list(scores) == [""] for scores in roles) else roles,
             sampled_by=tuple(member.versions for member in judged),
-        )  # fmt: skip
+        )
         return counted.with_advantages(self._advantages)
 
     def _dropped_by(self, counted: BufferedGroup) -> str | None:
         """The first filter that drops the group; None: it passes all."""
         closed = ClosedGroup(
-            policy=self._policy, key=counted.key, rewards_G=np.array(counted.rewards, dtype=np.float64),
+            policy=self._policy,
+            key=counted.key,
+            rewards_G=np.array(counted.rewards, dtype=np.float64),
             advantages_G=counted.strongest_G,
             episodes_G=tuple(self._held[sequence] for sequence in counted.sequences),
-        )  # fmt: skip
+        )
         return next((name for name, stage in self.filters.items() if stage.ask("drops", closed)), None)

@@ -120,20 +120,42 @@ def _issue_choice(
     """The decision that issues a source's next group, with its redundant members."""
     size, extra = state.mixer.sources[choice.key.source].members_of(choice.key)
     issue = _issue(
-        state, choice.key, size + extra, min_versions, now, cohort.id if cohort else "",
+        state,
+        choice.key,
+        size + extra,
+        min_versions,
+        now,
+        cohort.id if cohort else "",
         cohort.size if cohort else 0,
-    )  # fmt: skip
+    )
     return msgspec.structs.replace(issue, position=choice.position, extra=extra, refused=choice.refused)
 
 
 def _issue(
-    state: DataflowState, key: GroupKey, size: int, min_versions: Mapping[str, int], now: float, cohort_id: str = "",
-    cohort_size: int = 0, eval_set: str = "",
-) -> Decision:  # fmt: skip
+    state: DataflowState,
+    key: GroupKey,
+    size: int,
+    min_versions: Mapping[str, int],
+    now: float,
+    cohort_id: str = "",
+    cohort_size: int = 0,
+    eval_set: str = "",
+) -> Decision:
     """The decision that issues a group of `size` tasks."""
     env, trained_by = state.place_of(key.source, eval_set)
     return Decision(
-        kind=DecisionKind.ISSUE, source=key.source, epoch=key.epoch, index=key.index, env=env, feeds=trained_by,
-        group_id=group_id(state.incarnation, key), group_size=size, decided_at=now, min_versions=dict(min_versions),
-        cohort_id=cohort_id, cohort_size=cohort_size, eval_set=eval_set, eval_round=key.epoch if eval_set else 0,
-    )  # fmt: skip
+        kind=DecisionKind.ISSUE,
+        source=key.source,
+        epoch=key.epoch,
+        index=key.index,
+        env=env,
+        feeds=trained_by,
+        group_id=group_id(state.incarnation, key),
+        group_size=size,
+        decided_at=now,
+        min_versions=dict(min_versions),
+        cohort_id=cohort_id,
+        cohort_size=cohort_size,
+        eval_set=eval_set,
+        eval_round=key.epoch if eval_set else 0,
+    )

@@ -63,9 +63,16 @@ class PolicyFlow:
         advantages = ADVANTAGES[section.advantage]
         self.judge = Judge(config, policy, section, advantages, held, self._state.filters)
         self.closed_groups = ClosedGroups(
-            config, policy, held=held, notes=notes, advantages=advantages, max_staleness=self._max_staleness,
-            waiting=self._state.buffer, counts=self._state.counts, state=self._state.closed_groups,
-        )  # fmt: skip
+            config,
+            policy,
+            held=held,
+            notes=notes,
+            advantages=advantages,
+            max_staleness=self._max_staleness,
+            waiting=self._state.buffer,
+            counts=self._state.counts,
+            state=self._state.closed_groups,
+        )
         self._since_last_batch = SinceLastBatch()
         self.untrained = UntrainedInARow(policy)
         self._batch_values: dict[str, float] = {}
@@ -73,11 +80,13 @@ class PolicyFlow:
     def state(self) -> FlowState:
         """A copy for the snapshot."""
         return msgspec.structs.replace(
-            self._state, trainer=self.trainer.state(),
+            self._state,
+            trainer=self.trainer.state(),
             buffer=[group.stored() for group in self.closed_groups.buffer.groups()],
-            counts=dict(self.closed_groups.counts), closed_groups=self.closed_groups.state(),
+            counts=dict(self.closed_groups.counts),
+            closed_groups=self.closed_groups.state(),
             filters={name: stage.state() for name, stage in self.judge.filters.items()},
-        )  # fmt: skip
+        )
 
     # --- the trainer and its credit ---
 
@@ -106,9 +115,11 @@ class PolicyFlow:
         if self.over:
             return 0.0
         return credit(
-            self._bound(), accepted=self._accepted(), in_flight=self._state.in_flight + more,
+            self._bound(),
+            accepted=self._accepted(),
+            in_flight=self._state.in_flight + more,
             observed_yield=self._state.observed_yield,
-        )  # fmt: skip
+        )
 
     def oldest_useful(self, more: int = 0) -> int:
         """The oldest version that isn't stale when a group issued now is trained; 0 = any.
@@ -130,9 +141,11 @@ class PolicyFlow:
         """Groups that may have been accepted so far, less what the batches that are still to come will replay."""
         batch = self._section.batch_groups
         allowed = bound(
-            max_staleness=self._max_staleness, consumed=self.trainer.consumed,
-            remaining_steps=self.trainer.remaining_steps, batch_groups=batch,
-        )  # fmt: skip
+            max_staleness=self._max_staleness,
+            consumed=self.trainer.consumed,
+            remaining_steps=self.trainer.remaining_steps,
+            batch_groups=batch,
+        )
         to_come = max(0, allowed // batch - self._state.number)
         return allowed - to_come * self._replayed()
 
@@ -204,8 +217,14 @@ class PolicyFlow:
         if len(groups) < size and not last:
             return None
         return build_batch(
-            self.policy, number, groups, held=self._held, versions=versions, train_step=train_step, last=last,
-        )  # fmt: skip
+            self.policy,
+            number,
+            groups,
+            held=self._held,
+            versions=versions,
+            train_step=train_step,
+            last=last,
+        )
 
     def _chosen(self, number: int, train_step: int, *, exhausted: bool) -> tuple[list[BufferedGroup], bool]:
         """The groups of batch `number` as far as they are there, and whether it is the last one."""

@@ -115,14 +115,16 @@ class UntakenTasks:
         """Queues that have been like that for long."""
         return [
             Problem(
-                "no-agent-joined", env, 1,
+                "no-agent-joined",
+                env,
+                1,
                 f"environment {env} is played by agents that join, and none has taken one of its {tasks:,} "
                 f"{'evaluation ' if evaluation else ''}tasks for {now - since:.0f} s; start one: "
                 f"`astraflow agent my_agent.py --join URL --run {self._run}`",
             )
             for (env, evaluation), (since, tasks) in self._since.items()
             if now - since >= UNTAKEN_S
-        ]  # fmt: skip
+        ]
 
 
 class RewrittenHistories:

@@ -43,9 +43,16 @@ class Replay:
     """The groups that one policy trained before."""
 
     def __init__(
-        self, policy: str, section: ReplaySection, *, batch_groups: int, max_staleness: int, seed: int,
-        groups: Iterable[ReplayGroup] = (), saved: StageState | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        policy: str,
+        section: ReplaySection,
+        *,
+        batch_groups: int,
+        max_staleness: int,
+        seed: int,
+        groups: Iterable[ReplayGroup] = (),
+        saved: StageState | None = None,
+    ) -> None:
         """`max_staleness`: the trainer's own, for where the section gives none. Raises ConfigError."""
         self._policy, self._seed = policy, seed
         self._section = section
@@ -102,9 +109,10 @@ class Replay:
     def stale(self, versions: VersionMap, train_step: int) -> list[BufferedGroup]:
         """Take out what would be too old at `train_step`, so at every later step too."""
         old = [
-            name for name, trained in self._groups.items()
+            name
+            for name, trained in self._groups.items()
             if trained.group.fresh(versions, train_step, self.max_staleness) is None
-        ]  # fmt: skip
+        ]
         return [self._groups.pop(name).group for name in old]
 
     def clear(self) -> list[BufferedGroup]:

@@ -43,9 +43,15 @@ class Source:
     """One [sources.<name>]: which group stands at which position, and which of them are tried."""
 
     def __init__(
-        self, name: str, section: SourceSection, *, env_size: int | None, seed: int, by_size: bool = False,
+        self,
+        name: str,
+        section: SourceSection,
+        *,
+        env_size: int | None,
+        seed: int,
+        by_size: bool = False,
         saved: StageState | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`env_size` None = the environment has no end. Raises ConfigError for tasks that the environment lacks.
 
         Args:

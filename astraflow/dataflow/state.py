@@ -50,9 +50,11 @@ class DataflowState:
         self.mixer = _mixer(config, sizes, snapshot, self.submissions)
         self.trained_by = {name: trained_by(config, source.section.env) for name, source in self.mixer.sources.items()}
         self.feedback = Feedback(
-            self.mixer.sources, batch_groups=_batch_groups(config, self.trained_by), ordered=self.deterministic,
+            self.mixer.sources,
+            batch_groups=_batch_groups(config, self.trained_by),
+            ordered=self.deterministic,
             pending=snapshot.results,
-        )  # fmt: skip
+        )
         self.flows = {
             name: PolicyFlow(config, name, held=self.held, notes=self.notes, state=snapshot.flows.get(name))
             for name, policy in config.policies.items()
@@ -61,11 +63,14 @@ class DataflowState:
         self.trainers = {name: flow.trainer for name, flow in self.flows.items()}
         self.evals = {
             name: EvalSet(
-                name, section, policies=players_of(config, section.env), trained=trained_by(config, section.env),
+                name,
+                section,
+                policies=players_of(config, section.env),
+                trained=trained_by(config, section.env),
                 state=snapshot.evals.get(name),
             )
             for name, section in config.eval.items()
-        }  # fmt: skip
+        }
         # An evaluation may have been taken out of the run file; its open groups go with it.
         self.groups = {group.id: group for group in snapshot.groups if self.known_set(group.decision)}
         self.retrying = {group.id: group for group in self.groups.values() if group.retrying}
@@ -81,18 +86,27 @@ class DataflowState:
     def snapshot(self) -> Snapshot:
         """The state, episodes by their place in the log."""
         return Snapshot(
-            incarnation=self.incarnation, cursor=self.cursor, ordinal=self._ordinal, issued=self.mixer.issued,
-            clocks=self.mixer.clocks, groups=list(self.groups.values()),
+            incarnation=self.incarnation,
+            cursor=self.cursor,
+            ordinal=self._ordinal,
+            issued=self.mixer.issued,
+            clocks=self.mixer.clocks,
+            groups=list(self.groups.values()),
             closed=[(source, epoch, indices.ranges()) for (source, epoch), indices in self._closed.items()],
             flows={name: flow.state() for name, flow in self.flows.items()},
-            evals={name: eval_set.state for name, eval_set in self.evals.items()}, notes=list(self.notes),
-            unknown=self.unknown, cohort=msgspec.structs.replace(self.cohort), results=list(self.feedback.pending),
-            selects={name: source.select.state() for name, source in self.mixer.sources.items()}, paused=self.paused,
+            evals={name: eval_set.state for name, eval_set in self.evals.items()},
+            notes=list(self.notes),
+            unknown=self.unknown,
+            cohort=msgspec.structs.replace(self.cohort),
+            results=list(self.feedback.pending),
+            selects={name: source.select.state() for name, source in self.mixer.sources.items()},
+            paused=self.paused,
             waiting={source.section.env: source.waiting() for source in self.submissions.values()},
-            submitted_to=self.submitted_to, controlled_to=self.controlled_to,
+            submitted_to=self.submitted_to,
+            controlled_to=self.controlled_to,
             submitted={source.section.env: source.remembered() for source in self.submissions.values()},
             orders=dict(self.orders),
-        )  # fmt: skip
+        )
 
     @property
     def deterministic(self) -> bool:

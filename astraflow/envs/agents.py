@@ -29,9 +29,13 @@ class AgentTask:
     """One task, as an agent sees it. Single-turn environments give it `messages`, `prompt` and `grade` too."""
 
     def __init__(
-        self, task: Task, env: Environment, messages: Sequence[ChatMessage] | None = None, expected: str = "",
+        self,
+        task: Task,
+        env: Environment,
+        messages: Sequence[ChatMessage] | None = None,
+        expected: str = "",
         policies: Mapping[str, PolicyHandle] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.id = task.id
         self.env = task.env
         self.payload = task.payload

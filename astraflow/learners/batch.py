@@ -53,9 +53,13 @@ class Batch:
 
 
 def read_batch(
-    samples: Sequence[Sample], *, vocabulary: int, only_advantages: bool = True, needs_behaviour: bool = True,
+    samples: Sequence[Sample],
+    *,
+    vocabulary: int,
+    only_advantages: bool = True,
+    needs_behaviour: bool = True,
     temperature: float = 1.0,
-) -> Batch:  # fmt: skip
+) -> Batch:
     """Raises MessageError for arrays of different lengths, missing logprobs, a sampled first token, a foreign token.
 
     Args:

@@ -7,9 +7,14 @@ from astraflow.learners.base import Learner
 
 
 def build_learner(
-    section: TrainerSection, model_folder: Path, *, seed: int, threads: int, temperature: float = 1.0,
+    section: TrainerSection,
+    model_folder: Path,
+    *,
+    seed: int,
+    threads: int,
+    temperature: float = 1.0,
     reference_folder: Path | None = None,
-) -> Learner:  # fmt: skip
+) -> Learner:
     """The learner of `[policies.<name>.trainer].learner`, loaded and ready.
 
     Args:

@@ -33,9 +33,15 @@ class Backward:
 
 
 def accumulate_gradients(
-    model: LoadedModel, plan: Sequence[MicroBatch], loss: Loss, prepared: Prepared, weights: Weights, *,
-    temperature: Temperature, critic: Critic | None = None,
-) -> Backward:  # fmt: skip
+    model: LoadedModel,
+    plan: Sequence[MicroBatch],
+    loss: Loss,
+    prepared: Prepared,
+    weights: Weights,
+    *,
+    temperature: Temperature,
+    critic: Critic | None = None,
+) -> Backward:
     """Add the gradient of an update's loss to the model's; stops at the first loss that is not finite.
 
     With a critic also that of its loss: to its head's, and by its coefficient to the model's. While it warms up, the
@@ -69,9 +75,13 @@ def accumulate_gradients(
         part.backward()  # type: ignore[no-untyped-call]
         backward_s += clock.monotonic() - started
     return Backward(
-        loss=total, value_loss=value_total, sums=sums, forward_s=forward_s, backward_s=backward_s,
+        loss=total,
+        value_loss=value_total,
+        sums=sums,
+        forward_s=forward_s,
+        backward_s=backward_s,
         mismatch_at=mismatch_at,
-    )  # fmt: skip
+    )
 
 
 def _means_at(temperature_N: Tensor, gap_N: Tensor) -> dict[float, Mean]:

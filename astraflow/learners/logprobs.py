@@ -56,9 +56,13 @@ def micro_batch_states(model: LoadedModel, micro_batch: MicroBatch) -> Tensor:
 
 
 def state_logprobs(
-    model: LoadedModel, micro_batch: MicroBatch, states_ND: Tensor, *, temperature: Temperature,
+    model: LoadedModel,
+    micro_batch: MicroBatch,
+    states_ND: Tensor,
+    *,
+    temperature: Temperature,
     with_entropy: bool = False,
-) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+) -> tuple[Tensor, Tensor | None]:
     """As `micro_batch_logprobs`, of hidden states that are there already."""
     targets_N = torch.from_numpy(np.ascontiguousarray(micro_batch.targets_N))
     scale: float | Tensor = 1.0 / temperature

@@ -112,9 +112,12 @@ class TorchLearner:
         as if the zeros had been computed. An update that is not finite is left out, and those after it.
         """
         batch = read_batch(
-            samples, vocabulary=self._model.vocabulary, only_advantages=self._loss.only_advantages,
-            needs_behaviour=self._loss.needs_behaviour, temperature=self._temperature,
-        )  # fmt: skip
+            samples,
+            vocabulary=self._model.vocabulary,
+            only_advantages=self._loss.only_advantages,
+            needs_behaviour=self._loss.needs_behaviour,
+            temperature=self._temperature,
+        )
         if batch.sampled_tokens == 0:
             return StepReport(trained=False, skip_reason="no_tokens")
         if not batch.finite:
@@ -167,11 +170,15 @@ class TorchLearner:
             values_M = self._critic.batch_values(self._model, plan, batch.sampled_tokens)
         return self._loss.prepare(
             LossBatch(
-                behaviour_M=behaviour_M, advantages_M=torch.from_numpy(batch.advantages_M),
-                sequence_M=torch.from_numpy(batch.sequence_M), task_S=torch.from_numpy(batch.tasks_S),
-                proximal_M=proximal_M, reference_M=reference_M, values_M=values_M,
+                behaviour_M=behaviour_M,
+                advantages_M=torch.from_numpy(batch.advantages_M),
+                sequence_M=torch.from_numpy(batch.sequence_M),
+                task_S=torch.from_numpy(batch.tasks_S),
+                proximal_M=proximal_M,
+                reference_M=reference_M,
+                values_M=values_M,
             )
-        )  # fmt: skip
+        )
 
     def _update(self, batch: Batch, prepared: Prepared, chosen_S: NDArray[np.bool_], *, learning_rate: float) -> Update:
         started = clock.monotonic()
@@ -196,11 +203,19 @@ class TorchLearner:
         if critic is not None:
             critic.apply_gradients(value_norm)
         return Update(
-            loss=found.loss, grad_norm=norm, sums=found.sums, micro_batches=len(plan), mismatch_at=found.mismatch_at,
-            value_loss=found.value_loss, value_grad_norm=value_norm,
-            computed_tokens=sum(micro_batch.tokens_BL.size for micro_batch in plan), prepare_s=prepare_s,
-            forward_s=found.forward_s, backward_s=found.backward_s, optimizer_s=clock.monotonic() - started,
-        )  # fmt: skip
+            loss=found.loss,
+            grad_norm=norm,
+            sums=found.sums,
+            micro_batches=len(plan),
+            mismatch_at=found.mismatch_at,
+            value_loss=found.value_loss,
+            value_grad_norm=value_norm,
+            computed_tokens=sum(micro_batch.tokens_BL.size for micro_batch in plan),
+            prepare_s=prepare_s,
+            forward_s=found.forward_s,
+            backward_s=found.backward_s,
+            optimizer_s=clock.monotonic() - started,
+        )
 
     def _plan(self, items: Sequence[PackItem]) -> list[MicroBatch]:
         return plan_micro_batches(
@@ -236,10 +251,16 @@ class TorchLearner:
             return None
         count = scored(row_T)
         sample = Sample(
-            id="probe", task_id="probe", group_id="probe", tokens=array_of(row_T, "i4"),
+            id="probe",
+            task_id="probe",
+            group_id="probe",
+            tokens=array_of(row_T, "i4"),
             loss_mask=array_of([0] * (row_T.size - count) + [1] * count, "u1"),
-            logprobs=array_of(np.zeros(row_T.size), "f4"), versions=(), advantage=1.0, reward=0.0,
-        )  # fmt: skip
+            logprobs=array_of(np.zeros(row_T.size), "f4"),
+            versions=(),
+            advantage=1.0,
+            reward=0.0,
+        )
         batch = read_batch([sample], vocabulary=self._model.vocabulary)
         elsewhere_M = torch.zeros(batch.sampled_tokens)
         logprobs_M = batch_logprobs(self._model, self._plan(batch.items), elsewhere_M, temperature=1.0)

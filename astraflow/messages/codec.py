@@ -52,10 +52,16 @@ def encode(message: Message, *, id: str, run: str = "", producer: str = "", trac
         raise MessageError(f"{name} {id} can't be encoded: {exc}") from exc
     return _encoder.encode(
         Envelope(
-            id=id, type=name, schema=SCHEMA_VERSION, run=run, producer=producer, sent_at=clock.wall(), trace=trace,
+            id=id,
+            type=name,
+            schema=SCHEMA_VERSION,
+            run=run,
+            producer=producer,
+            sent_at=clock.wall(),
+            trace=trace,
             body=body,
         )
-    )  # fmt: skip
+    )
 
 
 def encode_envelope(envelope: Envelope) -> bytes:

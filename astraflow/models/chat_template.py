@@ -33,9 +33,14 @@ _OPAQUE = (
 )
 
 _REFUSALS = (
-    jinja2.exceptions.TemplateError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError,
+    jinja2.exceptions.TemplateError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
     ValueError,
-)  # fmt: skip
+)
 
 
 class ChatTemplate:

@@ -35,9 +35,14 @@ def load_causal(folder: Path) -> Any:
     transformers.utils.logging.disable_progress_bar()
     try:
         model, info = transformers.AutoModelForCausalLM.from_pretrained(
-            folder, config=config, dtype="auto", local_files_only=True, trust_remote_code=False,
-            output_loading_info=True, ignore_mismatched_sizes=True,
-        )  # fmt: skip
+            folder,
+            config=config,
+            dtype="auto",
+            local_files_only=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )
     except (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError, SafetensorError) as exc:
         raise ConfigError(f"{folder} can't be loaded as a causal language model: {exc}") from exc
     _check_complete(folder, model, info)

@@ -24,29 +24,53 @@ _END = "<|endoftext|>"
 # None: the class has it as none, whatever a saved padding says.
 DEFAULTS: Mapping[str, Mapping[str, str | None]] = {
     "BertTokenizer": {
-        "unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]", "mask_token": "[MASK]",
+        "unk_token": "[UNK]",
+        "sep_token": "[SEP]",
+        "pad_token": "[PAD]",
+        "cls_token": "[CLS]",
+        "mask_token": "[MASK]",
     },
     "RobertaTokenizer": {
-        "unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "cls_token": "<s>",
-        "pad_token": "<pad>", "mask_token": "<mask>",
+        "unk_token": "<unk>",
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "sep_token": "</s>",
+        "cls_token": "<s>",
+        "pad_token": "<pad>",
+        "mask_token": "<mask>",
     },
     "LlamaTokenizer": {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"},
     "CodeLlamaTokenizer": {
-        "unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "prefix_token": "▁<PRE>",
-        "middle_token": "▁<MID>", "suffix_token": "▁<SUF>", "eot_token": "▁<EOT>", "fill_token": "<FILL_ME>",
+        "unk_token": "<unk>",
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "prefix_token": "▁<PRE>",
+        "middle_token": "▁<MID>",
+        "suffix_token": "▁<SUF>",
+        "eot_token": "▁<EOT>",
+        "fill_token": "<FILL_ME>",
     },
     "GemmaTokenizer": {
-        "unk_token": "<unk>", "bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>", "mask_token": "<mask>",
+        "unk_token": "<unk>",
+        "bos_token": "<bos>",
+        "eos_token": "<eos>",
+        "pad_token": "<pad>",
+        "mask_token": "<mask>",
     },
     "Qwen2Tokenizer": {"unk_token": _END, "eos_token": _END, "pad_token": _END},
     "Qwen3_5Tokenizer": {"unk_token": _END, "eos_token": _END, "pad_token": _END},
     "GPT2Tokenizer": {"unk_token": _END, "bos_token": _END, "eos_token": _END, "pad_token": None},
     "GPTNeoXTokenizer": {"unk_token": _END, "bos_token": _END, "eos_token": _END, "pad_token": "<|padding|>"},
     "CohereTokenizer": {
-        "unk_token": "<UNK>", "bos_token": "<BOS_TOKEN>", "eos_token": "<|END_OF_TURN_TOKEN|>", "pad_token": "<PAD>",
-        "cls_token": "<CLS>", "sep_token": "<SEP>", "mask_token": "<MASK_TOKEN>",
+        "unk_token": "<UNK>",
+        "bos_token": "<BOS_TOKEN>",
+        "eos_token": "<|END_OF_TURN_TOKEN|>",
+        "pad_token": "<PAD>",
+        "cls_token": "<CLS>",
+        "sep_token": "<SEP>",
+        "mask_token": "<MASK_TOKEN>",
     },
-}  # fmt: skip
+}
 
 _TYPES = {
     "BertTokenizer": "align bark bert blip bros chinese_clip convbert distilbert electra ernie flava git "

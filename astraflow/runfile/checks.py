@@ -69,9 +69,11 @@ def _checks(config: RunConfig, where: Where) -> Iterator[Iterator[ConfigError]]:
 
 
 def _if_trained(
-    check_trainer: Callable[[str, TrainerSection, Where], Iterator[ConfigError]], name: str, policy: PolicySection,
+    check_trainer: Callable[[str, TrainerSection, Where], Iterator[ConfigError]],
+    name: str,
+    policy: PolicySection,
     where: Where,
-) -> Iterator[ConfigError]:  # fmt: skip
+) -> Iterator[ConfigError]:
     if policy.trainer:
         yield from check_trainer(name, policy.trainer, where)
 

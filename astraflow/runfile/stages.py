@@ -80,9 +80,14 @@ def _check_replay(name: str, policy: PolicySection, config: RunConfig, where: Wh
 
 
 def _built(
-    path: Path, where: Where, what: str, kind: str, args: Mapping[str, Any], kinds: Mapping[str, str],
+    path: Path,
+    where: Where,
+    what: str,
+    kind: str,
+    args: Mapping[str, Any],
+    kinds: Mapping[str, str],
     methods: tuple[str, ...],
-) -> Iterator[ConfigError]:  # fmt: skip
+) -> Iterator[ConfigError]:
     try:
         algorithm = build(what, kind, args, kinds)
     except ConfigError as exc:

@@ -48,9 +48,14 @@ async def play(gate: CohortGate, member: int, policies: str, *, size: int) -> No
 
 def call_of(task: Task, number: int, policy: str) -> Call:
     return Call(
-        id=f"{task.id}#{number}", policy=policy, prompt_tokens=np.empty(0, np.int32), sampling=Sampling(), seed=1,
-        cohort_id=task.cohort_id, cohort_size=task.cohort_size,
-    )  # fmt: skip
+        id=f"{task.id}#{number}",
+        policy=policy,
+        prompt_tokens=np.empty(0, np.int32),
+        sampling=Sampling(),
+        seed=1,
+        cohort_id=task.cohort_id,
+        cohort_size=task.cohort_size,
+    )
 
 
 async def never(text: str) -> None:

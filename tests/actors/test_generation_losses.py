@@ -106,9 +106,14 @@ async def test_a_replica_that_goes_on_with_a_forgotten_request_is_told_once(
             await peer.tokens(request, position, 1)
         await eventually(lambda: GenCancel(request_id=request.id, attempt=0, replica="a") in heard)
         other = GenRequest(
-            id="last|x|solver", attempt=0, policy="solver", prompt_tokens=array_of([1], "i4"),
-            sampling=Sampling(), seed=1, reply_subject=request.reply_subject,
-        )  # fmt: skip
+            id="last|x|solver",
+            attempt=0,
+            policy="solver",
+            prompt_tokens=array_of([1], "i4"),
+            sampling=Sampling(),
+            seed=1,
+            reply_subject=request.reply_subject,
+        )
         await peer.say(other, ChunkKind.HEARTBEAT)
         await eventually(lambda: any(cancel.request_id == other.id for cancel in heard))
         assert [cancel.replica for cancel in heard if cancel.request_id == request.id] == ["", "a"]

@@ -12,9 +12,14 @@ KEY = "head.solver"
 
 def head(version: int, epoch: int) -> Head:
     return Head(
-        policy="solver", version=version, step=version, batch=version, epoch=epoch, manifest_sequence=1,
+        policy="solver",
+        version=version,
+        step=version,
+        batch=version,
+        epoch=epoch,
+        manifest_sequence=1,
         full_manifest_sequence=1,
-    )  # fmt: skip
+    )
 
 
 def progress(consumed: int, epoch: int) -> Progress:

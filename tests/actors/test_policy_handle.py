@@ -304,11 +304,16 @@ async def test_sampling_that_cannot_be_trained_is_refused_where_it_is_trained_on
 @pytest.mark.parametrize(
     "sampling",
     [
-        Sampling(temperature=math.nan), Sampling(temperature=-1.0), Sampling(temperature=math.inf),
-        Sampling(top_p=0.0), Sampling(top_p=1.5), Sampling(top_p=math.nan), Sampling(top_k=-1),
+        Sampling(temperature=math.nan),
+        Sampling(temperature=-1.0),
+        Sampling(temperature=math.inf),
+        Sampling(top_p=0.0),
+        Sampling(top_p=1.5),
+        Sampling(top_p=math.nan),
+        Sampling(top_k=-1),
         Sampling(max_new_tokens=0),
     ],
-)  # fmt: skip
+)
 async def test_sampling_that_means_nothing_is_the_authors_error(sampling: Sampling) -> None:
     policy, _ = handle(Scripted("x"))
     with pytest.raises(EnvError, match="can't be asked so"):

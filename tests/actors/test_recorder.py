@@ -117,8 +117,16 @@ async def test_a_finished_run_is_recorded_to_the_last_word(tmp_path: Path) -> No
     async with running_bus(tmp_path) as (_, bus):
         trainer = member("trainer-n-0", "trainer", policy="solver")
         await bus.kv.put(wiring.MEMBER.key("trainer-n-0"), trainer)
-        progress = Progress(policy="solver", consumed=2, step=2, version=2, epoch=1, finished=True, trained_tasks=2,
-                            trained_digest="d" * 64)  # fmt: skip
+        progress = Progress(
+            policy="solver",
+            consumed=2,
+            step=2,
+            version=2,
+            epoch=1,
+            finished=True,
+            trained_tasks=2,
+            trained_digest="d" * 64,
+        )
         await bus.kv.put(wiring.PROGRESS.key("solver"), progress)
         for metrics in (evaluation(0, 0.25), train(1), train(2)):
             await bus.metrics(metrics)

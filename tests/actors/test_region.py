@@ -22,9 +22,15 @@ async def arrive(here: Bus) -> None:
     """A replica and a rollout of the region say that they are there."""
     for role, policy, gauges in (("policy", "solver", {}), ("rollout", "", {ROLLOUT_SLOTS: SLOTS})):
         member = Member(
-            actor=f"{role}-far-0", role=role, policy=policy, node="far", incarnation="i", pid=1,
-            state=MemberState.READY, gauges=gauges,
-        )  # fmt: skip
+            actor=f"{role}-far-0",
+            role=role,
+            policy=policy,
+            node="far",
+            incarnation="i",
+            pid=1,
+            state=MemberState.READY,
+            gauges=gauges,
+        )
         await here.kv.put(wiring.MEMBER.key(member.actor), member)
 
 

@@ -15,9 +15,14 @@ from tests.support import LIMIT_S
 
 def request_of(bus: Bus) -> GenRequest:
     return GenRequest(
-        id="r", attempt=0, policy="solver", prompt_tokens=array_of([1], "i4"),
-        sampling=Sampling(max_new_tokens=100_000), seed=0, reply_subject=bus.topology.reply("here"),
-    )  # fmt: skip
+        id="r",
+        attempt=0,
+        policy="solver",
+        prompt_tokens=array_of([1], "i4"),
+        sampling=Sampling(max_new_tokens=100_000),
+        seed=0,
+        reply_subject=bus.topology.reply("here"),
+    )
 
 
 def chunk_of(first: int, count: int, finish_reason: str = "") -> TokenChunk:

@@ -37,9 +37,12 @@ class Three:
     async def generate(self, call: Call) -> Completion:
         span = VersionSpan(version=0, start=0, end=3)
         return Completion(
-            tokens=np.array([4, 5, 6], np.int32), logprobs=np.zeros(3, np.float32), versions=(span,),
-            finish_reason="stop", attempts=1,
-        )  # fmt: skip
+            tokens=np.array([4, 5, 6], np.int32),
+            logprobs=np.zeros(3, np.float32),
+            versions=(span,),
+            finish_reason="stop",
+            attempts=1,
+        )
 
 
 class Env:
@@ -236,8 +239,10 @@ async def test_a_task_that_was_redelivered_a_thousand_times_ends_as_poison_besid
             await eventually(lambda: settled(ctx))
         found = {each.task_id: each for each in await episodes(ctx)}
         assert {name: each.reason for name, each in found.items()} == {
-            task(0).id: Reason.INFRA, task(1).id: Reason.OK, task(2).id: Reason.OK,
-        }  # fmt: skip
+            task(0).id: Reason.INFRA,
+            task(1).id: Reason.OK,
+            task(2).id: Reason.OK,
+        }
         assert found[task(0).id].error == "poison: delivered 1001 times without a record"
         assert env.played == 2
 
@@ -336,9 +341,13 @@ def test_what_a_bus_counted_is_in_the_gauges() -> None:
 
 def group_task(number: int, member: int, **fields: Any) -> Task:
     return make_task(
-        id=f"inc/game/0/{number}/{member}", env="game", group_id=f"inc/game/0/{number}", group_size=2, member=member,
+        id=f"inc/game/0/{number}/{member}",
+        env="game",
+        group_id=f"inc/game/0/{number}",
+        group_size=2,
+        member=member,
         **fields,
-    )  # fmt: skip
+    )
 
 
 async def test_tasks_of_a_closed_group_end_as_cancelled_played_or_not(
@@ -361,8 +370,10 @@ async def test_tasks_of_a_closed_group_end_as_cancelled_played_or_not(
             watching.cancel()
         found = await episodes_by_id(ctx)
         assert {name: each.reason for name, each in found.items()} == {
-            "inc/game/0/0/0": Reason.CANCELLED, "inc/game/0/0/1": Reason.CANCELLED, "inc/game/0/1/0": Reason.OK,
-        }  # fmt: skip
+            "inc/game/0/0/0": Reason.CANCELLED,
+            "inc/game/0/0/1": Reason.CANCELLED,
+            "inc/game/0/1/0": Reason.OK,
+        }
         assert pool.stats.failures == 0
 
 

@@ -46,8 +46,13 @@ def test_a_chunk_s_spans_must_cover_its_tokens(
     tokens: list[int], logprobs: list[float], spans: list[tuple[int, int]], good: bool
 ) -> None:
     chunk = GenChunk(
-        request_id="r", attempt=0, kind=ChunkKind.TOKENS, replica="x", position=5,
-        tokens=array_of(np.array(tokens, np.int32), "i4"), logprobs=array_of(np.array(logprobs, np.float32), "f4"),
+        request_id="r",
+        attempt=0,
+        kind=ChunkKind.TOKENS,
+        replica="x",
+        position=5,
+        tokens=array_of(np.array(tokens, np.int32), "i4"),
+        logprobs=array_of(np.array(logprobs, np.float32), "f4"),
         versions=tuple(VersionSpan(version=1, start=start, end=end) for start, end in spans),
-    )  # fmt: skip
+    )
     assert well_formed(chunk) is good

@@ -130,23 +130,61 @@ def test_summary_json_has_stable_keys_and_reads_back(tmp_path: Path) -> None:
     assert read_summary(tmp_path / "none.json") is None
     plain = json.loads(path.read_text())
     assert set(plain) == {
-        "run", "incarnation", "finished", "stop_reason", "created_at", "ended_at", "wall_s", "up_s",
-        "seconds_to_first_step", "policies", "episodes",
-    }  # fmt: skip
+        "run",
+        "incarnation",
+        "finished",
+        "stop_reason",
+        "created_at",
+        "ended_at",
+        "wall_s",
+        "up_s",
+        "seconds_to_first_step",
+        "policies",
+        "episodes",
+    }
     assert set(plain["policies"]["solver"]) == {
-        "trainable", "steps", "steps_planned", "version", "finished", "seconds_to_first_step", "generated_tokens",
-        "trained_tokens", "trained_tasks", "trained_digest", "staleness_mean", "staleness_max", "skipped_steps", "eval",
-        "skipped", "ledger",
-    }  # fmt: skip
+        "trainable",
+        "steps",
+        "steps_planned",
+        "version",
+        "finished",
+        "seconds_to_first_step",
+        "generated_tokens",
+        "trained_tokens",
+        "trained_tasks",
+        "trained_digest",
+        "staleness_mean",
+        "staleness_max",
+        "skipped_steps",
+        "eval",
+        "skipped",
+        "ledger",
+    }
     assert set(plain["policies"]["solver"]["eval"]["held-out"]["after"]) == {
-        "step", "version", "correct", "reward", "size", "correct_se", "reward_se", "pass_at", "failed",
-    }  # fmt: skip
+        "step",
+        "version",
+        "correct",
+        "reward",
+        "size",
+        "correct_se",
+        "reward_se",
+        "pass_at",
+        "failed",
+    }
 
 
 def test_rendered_summary_says_what_a_person_asks() -> None:
     text = render_summary(summarise(history_of(evaluation(0, 0.125), train(1), evaluation(30, 0.96875)), totals_of()))
-    for part in ("run demo: finished", "5 min 20 s", "first step after 10 s", "30 of 30 steps", "correct 0.12 → 0.97",
-                 "1,920 tasks", "zero-advantage 78, infra 2", "judge: frozen"):  # fmt: skip
+    for part in (
+        "run demo: finished",
+        "5 min 20 s",
+        "first step after 10 s",
+        "30 of 30 steps",
+        "correct 0.12 → 0.97",
+        "1,920 tasks",
+        "zero-advantage 78, infra 2",
+        "judge: frozen",
+    ):
         assert part in text, text
 
 
@@ -179,9 +217,15 @@ def test_repeats_are_in_the_summary_and_the_curve(tmp_path: Path) -> None:
     assert after is not None
     assert (after.pass_at, after.correct_se, after.reward_se) == ({"2": 0.5, "16": 1.0}, 0.05, None)
     summary = build_summary(
-        CONFIG, RECORD, history=history, totals=EpisodeTotals(), facts=FACTS, at=CREATED_AT + 60, up_s=60.0,
+        CONFIG,
+        RECORD,
+        history=history,
+        totals=EpisodeTotals(),
+        facts=FACTS,
+        at=CREATED_AT + 60,
+        up_s=60.0,
         stop_reason="finished",
-    )  # fmt: skip
+    )
     assert "pass@2 0.40 → 0.50   pass@16 0.90 → 1.00" in render_summary(summary)
     draw_curves(tmp_path / "curve.png", run="demo", history=history, totals=EpisodeTotals())
     assert (tmp_path / "curve.png").stat().st_size > 10_000
@@ -262,6 +306,8 @@ def test_numbers_read_well() -> None:
     ]
     assert [amount(v) for v in (812, 1234567, 0.5, 123.45)] == ["812", "1.23 M", "0.50", "123.5"]
     assert (change(0.131, None), counts({"a": 0}), counts({"b": 2, "a": 2, "c": 1000})) == (
-        "0.13 → -", "none", "c 1,000, a 2, b 2",
-    )  # fmt: skip
+        "0.13 → -",
+        "none",
+        "c 1,000, a 2, b 2",
+    )
     assert [sparkline(v) for v in ([], [1, 1], [0, math.nan, 7], list(range(8)))] == ["", "▁▁", "▁█", "▁▂▃▄▅▆▇█"]

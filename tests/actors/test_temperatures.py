@@ -52,9 +52,16 @@ async def sample_at(engine: CpuEngine, member: int, temperatures: tuple[float, .
         reply = await policy.generate(tokens, sampling=sampling)
         tokens = np.concatenate([tokens, reply.tokens, np.array([1, 2], np.int32)])
     episode = Episode(
-        task_id=task.id, attempt=0, group_id="g", group_size=2, member=member, source="s", env="e", reason=Reason.OK,
+        task_id=task.id,
+        attempt=0,
+        group_id="g",
+        group_size=2,
+        member=member,
+        source="s",
+        env="e",
+        reason=Reason.OK,
         trajectories=recording.trajectories({"solver": 1.0}),
-    )  # fmt: skip
+    )
     assert judge_episode(episode, "solver").fate is None
     return sample_of(episode, 0, advantage=1.0 - 2.0 * member)
 

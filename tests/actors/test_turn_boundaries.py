@@ -27,8 +27,14 @@ BARE = (  # no end tokens at all
     "{% for m in messages %}{{ '\n' if not loop.first }}{{ m.role }}: {{ m.content }}{% endfor %}{{ '\nassistant:' }}"
 )
 GLUED = "{% for m in messages %}{{ m.content }}{{ 'zed' }}{% endfor %}"  # a word goes on where the reply ends
-TEMPLATES = {"chatml": shapes.CHATML, "llama2": shapes.LLAMA2, "mistral": MISTRAL, "lines": LINES, "bare": BARE,
-             "glued": GLUED}  # fmt: skip
+TEMPLATES = {
+    "chatml": shapes.CHATML,
+    "llama2": shapes.LLAMA2,
+    "mistral": MISTRAL,
+    "lines": LINES,
+    "bare": BARE,
+    "glued": GLUED,
+}
 QUESTIONS = ("what is 2?", " and 3? ")
 
 
@@ -261,9 +267,13 @@ def test_control_tokens_that_a_policy_sampled_are_tokens_again_in_its_own_histor
         tokenizer._tokenizer.token_to_id(tag) for tag in ("<tool_call>", "</tool_call>", "</think>")
     )
     sampled = [
-        *sampled_as(tokenizer, "<think>hm</think>", False), call, *sampled_as(tokenizer, " f", False), close,
-        *sampled_as(tokenizer, " not a <tool_call>", True), *tokenizer.eos_token_ids,
-    ]  # fmt: skip
+        *sampled_as(tokenizer, "<think>hm</think>", False),
+        call,
+        *sampled_as(tokenizer, " f", False),
+        close,
+        *sampled_as(tokenizer, " not a <tool_call>", True),
+        *tokenizer.eos_token_ids,
+    ]
     played = play(tokenizer, sampled, *QUESTIONS)
     assert played.recording.fork_reasons == {Fork.REPLY: 1}
     assert [played.prompt.count(token) for token in (call, close, thought)] == [1, 1, 0]

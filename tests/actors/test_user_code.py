@@ -183,9 +183,16 @@ def cut_episode(*finish_reasons: str, policy: str = "solver") -> Episode:
         for reason in finish_reasons
     )
     return Episode(
-        task_id="t", attempt=0, group_id="g", group_size=1, member=0, source="s", env="game", reason=Reason.OK,
+        task_id="t",
+        attempt=0,
+        group_id="g",
+        group_size=1,
+        member=0,
+        source="s",
+        env="game",
+        reason=Reason.OK,
         trajectories=(Trajectory(policy=policy, turns=turns, reward=0.0),),
-    )  # fmt: skip
+    )
 
 
 def test_a_word_is_said_once_when_more_than_half_of_a_policys_replies_are_cut_off() -> None:

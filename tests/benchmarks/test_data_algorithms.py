@@ -14,9 +14,20 @@ BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "data_algorithms.py"
 async def test_data_benchmark_measures_every_variant_and_draws(tmp_path: Path) -> None:
     picture = tmp_path / "figures.png"
     process = await asyncio.create_subprocess_exec(
-        sys.executable, str(BENCHMARK), "--steps", "1", "--seeds", "1", "--jobs", "1", "--json", "--plot", str(picture),
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+        sys.executable,
+        str(BENCHMARK),
+        "--steps",
+        "1",
+        "--seeds",
+        "1",
+        "--jobs",
+        "1",
+        "--json",
+        "--plot",
+        str(picture),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
     output, errors = await process.communicate()
     assert process.returncode == 0, errors.decode()
 

@@ -15,9 +15,15 @@ SMALLEST = ["--scale", "0.01", "--groups", "2", "--slots", "8", "--iterations", 
 @pytest.mark.timeout(400)
 async def test_multi_policy_benchmark_measures_both_ways_against_the_bound() -> None:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, str(BENCHMARK), *SMALLEST, "--warm-up", "1", "--json", stdout=asyncio.subprocess.PIPE,
+        sys.executable,
+        str(BENCHMARK),
+        *SMALLEST,
+        "--warm-up",
+        "1",
+        "--json",
+        stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+    )
     output, errors = await process.communicate()
     assert process.returncode == 0, errors.decode()
     figures = json.loads(output)

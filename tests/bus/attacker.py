@@ -78,9 +78,16 @@ class Attacker:
         pair = nkeys.from_seed(bytearray(seed))
         signature = base64.urlsafe_b64encode(pair.sign(nonce.encode())).rstrip(b"=").decode()
         hello = {
-            "verbose": False, "pedantic": False, "lang": "none", "version": "0", "protocol": 1, "headers": True,
-            "no_responders": True, "nkey": pair.public_key.decode(), "sig": signature,
-        }  # fmt: skip
+            "verbose": False,
+            "pedantic": False,
+            "lang": "none",
+            "version": "0",
+            "protocol": 1,
+            "headers": True,
+            "no_responders": True,
+            "nkey": pair.public_key.decode(),
+            "sig": signature,
+        }
         self._writer.write(b"CONNECT " + json.dumps(hello).encode() + b"\r\n")
         await self.listen(f"{self.inbox}.>")
         return self

@@ -59,20 +59,30 @@ async def test_a_key_can_make_no_consumer_and_have_nothing_delivered(secured: Se
         await _fill(admin)
         before = await _contents(admin)
         targets = [
-            names.manifest("solver"), names.sample("solver"), names.decision(), names.control(),
-            names.kv_subject("run"), f"{API}.STREAM.DELETE.{names.tasks}", f"{API}.STREAM.PURGE.{names.kv}",
-        ]  # fmt: skip
+            names.manifest("solver"),
+            names.sample("solver"),
+            names.decision(),
+            names.control(),
+            names.kv_subject("run"),
+            f"{API}.STREAM.DELETE.{names.tasks}",
+            f"{API}.STREAM.PURGE.{names.kv}",
+        ]
         streams = [row.stream for row in names.rows]
         for stream, target in itertools.product(streams, targets):
             config = {
-                "name": "evil", "durable_name": "evil", "deliver_subject": target, "ack_policy": "none",
+                "name": "evil",
+                "durable_name": "evil",
+                "deliver_subject": target,
+                "ack_policy": "none",
                 "deliver_policy": "all",
-            }  # fmt: skip
+            }
             body = {"stream_name": stream, "config": config}
             for request in (
-                f"CONSUMER.CREATE.{stream}", f"CONSUMER.CREATE.{stream}.evil", f"CONSUMER.CREATE.{stream}.evil.>",
+                f"CONSUMER.CREATE.{stream}",
+                f"CONSUMER.CREATE.{stream}.evil",
+                f"CONSUMER.CREATE.{stream}.evil.>",
                 f"CONSUMER.DURABLE.CREATE.{stream}.evil",
-            ):  # fmt: skip
+            ):
                 await attacker.publish(f"$JS.API.{request}", json.dumps(body).encode(), reply=f"{attacker.inbox}.x")
         await attacker.settle()
         assert not attacker.heard
@@ -87,10 +97,17 @@ async def test_what_a_guest_asks_with_a_foreign_reply_subject_stays_with_guests(
         await (await admin.link.session()).request(names.event("info"), b"+TERM")  # read with an ack as its reply
         before = await _contents(admin)
         targets = [
-            names.manifest("solver"), names.sample("solver"), names.decision(), names.task("math"), names.submission(),
-            names.kv_subject("run"), f"{API}.STREAM.DELETE.{names.episodes}", f"{API}.STREAM.PURGE.{names.kv}",
-            f"{API}.CONSUMER.CREATE.{names.kv}.x", f"$JS.ACK.{names.tasks}.{names.task_consumer('math')}.1.1.1.1.1",
-        ]  # fmt: skip
+            names.manifest("solver"),
+            names.sample("solver"),
+            names.decision(),
+            names.task("math"),
+            names.submission(),
+            names.kv_subject("run"),
+            f"{API}.STREAM.DELETE.{names.episodes}",
+            f"{API}.STREAM.PURGE.{names.kv}",
+            f"{API}.CONSUMER.CREATE.{names.kv}.x",
+            f"$JS.ACK.{names.tasks}.{names.task_consumer('math')}.1.1.1.1.1",
+        ]
         for role in BOUND:
             async with attacking(secured.options(role)) as attacker:
                 for target in targets:
@@ -125,9 +142,15 @@ async def test_headers_of_a_guest_roll_up_nothing_and_fence_nobody(secured: Secu
         await _fill(admin)
         before = await _contents(admin)
         mine = encode(member("evil"), id="x", run="test")
-        subjects = [names.kv_subject(wiring.MEMBER.key("evil")), names.episode("math"), names.event("info"),
-                    names.metric("x"),
-                    names.gen("solver"), names.blob("x") + ".y", names.dead_letter("x")]  # fmt: skip
+        subjects = [
+            names.kv_subject(wiring.MEMBER.key("evil")),
+            names.episode("math"),
+            names.event("info"),
+            names.metric("x"),
+            names.gen("solver"),
+            names.blob("x") + ".y",
+            names.dead_letter("x"),
+        ]
         for subject, rollup in itertools.product(subjects, ("all", "sub", "ALL")):
             await attacker.publish(subject, mine, headers={"Nats-Rollup": rollup}, reply=f"{attacker.inbox}.x")
         await attacker.publish(f"{names.kv_prefix}probe", b"", headers={"Nats-Rollup": "all"})
@@ -226,13 +249,26 @@ async def test_an_id_that_was_taken_by_garbage_does_not_lose_the_message(secured
 
 
 HOSTILE_HEADERS = [
-    b"NATS/1.0 404", b"NATS/1.0 503", b"NATS/1.0 204 EOB", b"NATS/1.0 100", b"NATS/1.0 \xff\xfe \xff",
-    b"NATS/1.0\r\nStatus: 503", b"NATS/1.0\r\nNats-Sequence: 99999",
+    b"NATS/1.0 404",
+    b"NATS/1.0 503",
+    b"NATS/1.0 204 EOB",
+    b"NATS/1.0 100",
+    b"NATS/1.0 \xff\xfe \xff",
+    b"NATS/1.0\r\nStatus: 503",
+    b"NATS/1.0\r\nNats-Sequence: 99999",
     b"NATS/1.0\r\nNats-Last-Sequence: 7\r\nStatus: 204",
-    b"NATS/1.0\r\nNats-Num-Pending: -4", b"NATS/1.0\r\n\xff\xff: \xff", b"NATS/1.0\r\nno colon", b"NATS/1.0\r\n: x",
-    b"NATS/1.0\r\nAf-Claim: 1", b"NATS/1.0\r\nAf-Sequence: x", b"NATS/1.0\r\nNats-Subject: af.test.decision",
-    b"NATS/1.0\r\nKV-Operation: DEL", b"NATS/1.0\r\nNats-Marker-Reason: MaxAge", b"NATS/2.0", b"\xff",
-]  # fmt: skip
+    b"NATS/1.0\r\nNats-Num-Pending: -4",
+    b"NATS/1.0\r\n\xff\xff: \xff",
+    b"NATS/1.0\r\nno colon",
+    b"NATS/1.0\r\n: x",
+    b"NATS/1.0\r\nAf-Claim: 1",
+    b"NATS/1.0\r\nAf-Sequence: x",
+    b"NATS/1.0\r\nNats-Subject: af.test.decision",
+    b"NATS/1.0\r\nKV-Operation: DEL",
+    b"NATS/1.0\r\nNats-Marker-Reason: MaxAge",
+    b"NATS/2.0",
+    b"\xff",
+]
 
 
 async def test_hostile_headers_subjects_and_bytes_end_no_reader(secured: Secured) -> None:
@@ -252,10 +288,13 @@ async def test_hostile_headers_subjects_and_bytes_end_no_reader(secured: Secured
         await anext(episodes)
         for block, data in itertools.product(HOSTILE_HEADERS, (b"", b"x")):
             for subject in (
-                names.episode("math"), names.event("info"), names.gen("solver"),
+                names.episode("math"),
+                names.event("info"),
+                names.gen("solver"),
                 names.kv_subject(wiring.MEMBER.key("evil")),
-                names.dead_letter("x"), names.gen_cancel("solver"),
-            ):  # fmt: skip
+                names.dead_letter("x"),
+                names.gen_cancel("solver"),
+            ):
                 await attacker.publish(subject, data, headers=block)
         for prefix in (b"af.test.episode.", b"af.test.event.", b"af.test.member.", b"af.test.gen.", b"af.test.dead."):
             await attacker.publish(prefix + b"\xff\xfe" + (b".any" if b"gen" in prefix else b""), b"x")
@@ -327,13 +366,23 @@ async def test_the_server_s_other_doors_are_closed(secured: Secured) -> None:
             async with attacking(secured.options(role)) as attacker:
                 for stream in (names.kv, names.members, names.tasks, names.episodes, names.decisions):
                     for request in (
-                        f"STREAM.CREATE.{stream}", f"STREAM.UPDATE.{stream}", f"STREAM.DELETE.{stream}",
-                        f"STREAM.MSG.DELETE.{stream}", f"STREAM.SNAPSHOT.{stream}", f"STREAM.RESTORE.{stream}",
-                        f"STREAM.PEER.REMOVE.{stream}", f"STREAM.LEADER.STEPDOWN.{stream}",
+                        f"STREAM.CREATE.{stream}",
+                        f"STREAM.UPDATE.{stream}",
+                        f"STREAM.DELETE.{stream}",
+                        f"STREAM.MSG.DELETE.{stream}",
+                        f"STREAM.SNAPSHOT.{stream}",
+                        f"STREAM.RESTORE.{stream}",
+                        f"STREAM.PEER.REMOVE.{stream}",
+                        f"STREAM.LEADER.STEPDOWN.{stream}",
                         f"CONSUMER.PAUSE.{stream}.c",
-                        f"CONSUMER.DELETE.{stream}.c", f"CONSUMER.UNPIN.{stream}.c", f"CONSUMER.RESET.{stream}.c",
-                        "STREAM.CREATE.NEW", "META.LEADER.STEPDOWN", "SERVER.REMOVE", "ACCOUNT.PURGE.RUN_test",
-                    ):  # fmt: skip
+                        f"CONSUMER.DELETE.{stream}.c",
+                        f"CONSUMER.UNPIN.{stream}.c",
+                        f"CONSUMER.RESET.{stream}.c",
+                        "STREAM.CREATE.NEW",
+                        "META.LEADER.STEPDOWN",
+                        "SERVER.REMOVE",
+                        "ACCOUNT.PURGE.RUN_test",
+                    ):
                         await attacker.publish(f"$JS.API.{request}", b"{}", reply=f"{attacker.inbox}.x")
                 for subject in ("$SYS.REQ.SERVER.PING", "$SYS.REQ.ACCOUNT.RUN_test.PURGE", "$SYS.DEBUG.SUBSCRIBERS"):
                     await attacker.publish(subject, b"{}", reply=f"{attacker.inbox}.x")

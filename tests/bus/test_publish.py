@@ -17,9 +17,14 @@ def _decision(index: int) -> Decision:
 
 def _request(id: str = "r") -> GenRequest:
     return GenRequest(
-        id=id, attempt=0, policy="solver", prompt_tokens=array_of([1], "i4"), sampling=Sampling(), seed=0,
+        id=id,
+        attempt=0,
+        policy="solver",
+        prompt_tokens=array_of([1], "i4"),
+        sampling=Sampling(),
+        seed=0,
         reply_subject="af.test.reply.n.1",
-    )  # fmt: skip
+    )
 
 
 async def test_a_publish_during_an_outage_waits_and_is_stored_once(
@@ -87,10 +92,18 @@ async def test_events_reach_the_log_and_never_raise(bus: Bus, topology: Topology
 async def test_a_server_without_room_is_named(tmp_path: Path) -> None:
     server = EmbeddedServer(tmp_path / "small", max_store_bytes=2_000_000)
     await server.start()
-    bounded, unbounded = make_topology("bounded"), make_topology(
-        "unbounded", max_episodes_bytes=0, max_metrics_bytes=0, max_events_bytes=0, max_dead_letters_bytes=0,
-        max_blobs_bytes=0, max_members_bytes=0,
-    )  # fmt: skip
+    bounded, unbounded = (
+        make_topology("bounded"),
+        make_topology(
+            "unbounded",
+            max_episodes_bytes=0,
+            max_metrics_bytes=0,
+            max_events_bytes=0,
+            max_dead_letters_bytes=0,
+            max_blobs_bytes=0,
+            max_members_bytes=0,
+        ),
+    )
     async with NatsBus.connect(server.options, bounded, producer="test") as bus:
         with pytest.raises(BusError, match=r"no room for stream AF_bounded_local_\w+ \(max_bytes=\d+\)"):
             await bus.ensure()

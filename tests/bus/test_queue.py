@@ -77,9 +77,14 @@ async def test_generation_requests_go_on_after_a_restart_of_the_server(
     bus: Bus, topology: Topology, nats_server: EmbeddedServer
 ) -> None:
     request = GenRequest(
-        id="r", attempt=0, policy="solver", prompt_tokens=array_of([1, 2], "i4"), sampling=Sampling(), seed=0,
+        id="r",
+        attempt=0,
+        policy="solver",
+        prompt_tokens=array_of([1, 2], "i4"),
+        sampling=Sampling(),
+        seed=0,
         reply_subject="af.test.reply.n.1",
-    )  # fmt: skip
+    )
     async with (
         bus.queues.open(topology.gen_requests, topology.gen_consumer("solver")) as queue,
         asyncio.TaskGroup() as group,

@@ -48,9 +48,14 @@ def member(actor: str, role: str = "rollout") -> Member:
 
 def request(reply: str, size: int = 3) -> GenRequest:
     return GenRequest(
-        id="r", attempt=0, policy="solver", prompt_tokens=array_of([1] * size, "i4"), sampling=Sampling(), seed=0,
+        id="r",
+        attempt=0,
+        policy="solver",
+        prompt_tokens=array_of([1] * size, "i4"),
+        sampling=Sampling(),
+        seed=0,
         reply_subject=reply,
-    )  # fmt: skip
+    )
 
 
 def manifest() -> Manifest:
@@ -173,10 +178,15 @@ async def test_a_guest_s_answers_from_the_server_stay_on_its_side(secured: Secur
     """nats-server checks no reply subjects: without the accounts' border each of these stores or deletes something."""
     names = secured.topology
     targets = [
-        names.sample("solver"), names.manifest("solver"), names.decision(), names.task("math"),
-        names.kv_subject(wiring.HEAD.key("solver")), names.kv_subject("run"),
-        f"{API}.STREAM.DELETE.{names.episodes}", f"{API}.STREAM.PURGE.{names.episodes}",
-    ]  # fmt: skip
+        names.sample("solver"),
+        names.manifest("solver"),
+        names.decision(),
+        names.task("math"),
+        names.kv_subject(wiring.HEAD.key("solver")),
+        names.kv_subject("run"),
+        f"{API}.STREAM.DELETE.{names.episodes}",
+        f"{API}.STREAM.PURGE.{names.episodes}",
+    ]
     async with secured.bus(Role.ROLLOUT) as rollout, secured.bus(Role.ADMIN) as admin:
         await rollout.publish(names.episode("math"), make_episode(), msg_id="e")
         await admin.publish(names.task("code"), make_task(env="code"), msg_id="t")

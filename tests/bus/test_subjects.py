@@ -10,18 +10,25 @@ TOKEN = st.sampled_from(["a", "b", "c"])
 SUBJECTS = st.lists(TOKEN, min_size=1, max_size=4).map(".".join)
 PATTERNS = st.builds(
     lambda tokens, rest: ".".join([*tokens, *rest]) or "*",
-    st.lists(st.sampled_from(["a", "b", "c", "*"]), max_size=4), st.sampled_from([[], [">"]]),
-)  # fmt: skip
+    st.lists(st.sampled_from(["a", "b", "c", "*"]), max_size=4),
+    st.sampled_from([[], [">"]]),
+)
 
 
 @pytest.mark.parametrize(
     ("pattern", "subject", "expected"),
     [
-        ("a.b", "a.b", True), ("a.b", "a.b.c", False), ("a.*", "a.b", True), ("a.*", "a", False),
-        ("a.>", "a.b.c", True), ("a.>", "a", False), (">", "a", True),
-        ("*.b.>", "a.b.c", True), ("*.b.>", "a.b", False),
+        ("a.b", "a.b", True),
+        ("a.b", "a.b.c", False),
+        ("a.*", "a.b", True),
+        ("a.*", "a", False),
+        ("a.>", "a.b.c", True),
+        ("a.>", "a", False),
+        (">", "a", True),
+        ("*.b.>", "a.b.c", True),
+        ("*.b.>", "a.b", False),
     ],
-)  # fmt: skip
+)
 def test_a_star_is_one_token_and_an_arrow_the_rest(pattern: str, subject: str, expected: bool) -> None:
     assert matches(pattern, subject) is expected
 

@@ -73,9 +73,18 @@ def test_mistakes_are_sentences(
 
 def test_the_table_has_what_is_known_and_dashes() -> None:
     row = {
-        "set": "held", "policy": "solver", "tasks": 3, "repeats": 4, "answers": 11, "failed": 1, "correct": 0.5,
-        "correct_se": 0.125, "pass_at": {"2": 0.75, "4": 1.0}, "reward": None, "reward_se": None,
-    }  # fmt: skip
+        "set": "held",
+        "policy": "solver",
+        "tasks": 3,
+        "repeats": 4,
+        "answers": 11,
+        "failed": 1,
+        "correct": 0.5,
+        "correct_se": 0.125,
+        "pass_at": {"2": 0.75, "4": 1.0},
+        "reward": None,
+        "reward_se": None,
+    }
     text = table([row, row | {"repeats": 1, "correct": None, "pass_at": {}, "reward": 0.25}])
     assert "avg@4 0.500 ± 0.125" in text
     assert "avg@1" not in text

@@ -89,8 +89,12 @@ def test_roles_are_read_from_their_flags(config: RunConfig) -> None:
     texts = ["policy:judge", "rollout", "trainer:solver", "dataflow", "recorder"]
     roles = [parse_role(text, config) for text in texts]
     assert [(r.role.role, r.role.policy, r.count) for r in roles] == [
-        ("policy", "judge", 1), ("rollout", "", 2), ("trainer", "solver", 1), ("dataflow", "", 1), ("recorder", "", 1),
-    ]  # fmt: skip
+        ("policy", "judge", 1),
+        ("rollout", "", 2),
+        ("trainer", "solver", 1),
+        ("dataflow", "", 1),
+        ("recorder", "", 1),
+    ]
     assert [str(each.role) for each in roles] == texts
 
 

@@ -63,19 +63,27 @@ def episode_of(
     """The record of a task: one single-turn trajectory per policy in `rewards`, sampled by `versions` (default: 0)."""
     versions = versions or {}
     return Episode(
-        **task.ref(), task_id=task.id, reason=reason, correct=float(sum(rewards.values()) > 0),
+        **task.ref(),
+        task_id=task.id,
+        reason=reason,
+        correct=float(sum(rewards.values()) > 0),
         trajectories=tuple(
             Trajectory(policy=policy, turns=(turn(versions.get(policy, 0)),), reward=reward)
             for policy, reward in rewards.items()
         ),
-    )  # fmt: skip
+    )
 
 
 def config_of(
-    *, trainers: Mapping[str, TrainerSection] | None = None, sources: Mapping[str, SourceSection] | None = None,
-    envs: Mapping[str, EnvSection] | None = None, evals: Mapping[str, EvalSection] | None = None,
-    dataflow: DataflowSection | None = None, deterministic: bool = False, seed: int = 0,
-) -> RunConfig:  # fmt: skip
+    *,
+    trainers: Mapping[str, TrainerSection] | None = None,
+    sources: Mapping[str, SourceSection] | None = None,
+    envs: Mapping[str, EnvSection] | None = None,
+    evals: Mapping[str, EvalSection] | None = None,
+    dataflow: DataflowSection | None = None,
+    deterministic: bool = False,
+    seed: int = 0,
+) -> RunConfig:
     """A run with one policy `solver`, one environment `math` and one source `train`, unless told otherwise."""
     trainers = trainers or {"solver": TrainerSection(steps=4, batch_groups=2)}
     return RunConfig(
@@ -127,9 +135,14 @@ class Trainer:
     def progress(self) -> Progress:
         recent = tuple(VersionStep(version=v, step=s) for v, s in sorted(self.versions.items()))
         return Progress(
-            policy=self.policy, consumed=self.consumed, step=self.step, version=self.version, epoch=self.epoch,
-            recent=recent, finished=self.finished,
-        )  # fmt: skip
+            policy=self.policy,
+            consumed=self.consumed,
+            step=self.step,
+            version=self.version,
+            epoch=self.epoch,
+            recent=recent,
+            finished=self.finished,
+        )
 
 
 class World:
@@ -193,8 +206,11 @@ class World:
 
     def save(self) -> None:
         self.saved = (
-            self.core.snapshot(), self.read, len(self.decisions), {p: len(log) for p, log in self.samples.items()}
-        )  # fmt: skip
+            self.core.snapshot(),
+            self.read,
+            len(self.decisions),
+            {p: len(log) for p, log in self.samples.items()},
+        )
 
     def crash(self) -> None:
         """Kill the core and bring it back from the last snapshot and the logs."""

@@ -37,7 +37,12 @@ def config(advantage: str, kind: str) -> RunConfig:
     made = config_of(
         trainers={
             "solver": TrainerSection(
-                steps=10, batch_groups=3, max_staleness=2, prefetch=1, advantage=advantage, overlong_penalty=0.5,
+                steps=10,
+                batch_groups=3,
+                max_staleness=2,
+                prefetch=1,
+                advantage=advantage,
+                overlong_penalty=0.5,
                 replay=ReplaySection(kind=kind, share=0.34, capacity=6, max_uses=3),
             ),
             "verifier": TrainerSection(steps=6, batch_groups=2, max_staleness=1, filters=("truncated",)),
@@ -50,7 +55,7 @@ def config(advantage: str, kind: str) -> RunConfig:
         evals={"held": EvalSection(env="math", size=3, repeats=4, every_steps=3)},
         dataflow=DataflowSection(task_deadline_s=100.0, max_attempts=2, min_group_size=2),
         seed=11,
-    )  # fmt: skip
+    )
     short = SamplingSection(max_new_tokens=6)
     policies = {name: msgspec.structs.replace(policy, sampling=short) for name, policy in made.policies.items()}
     return msgspec.structs.replace(made, policies=policies)
@@ -63,12 +68,14 @@ def answer(world: World, task: Task) -> None:
     version = {name: max(0, trainer.version - rng.randrange(2)) for name, trainer in world.trainers.items()}
     trajectories = [
         Trajectory(
-            policy=policy, role=role, reward=rng.randrange(3) / 2,
+            policy=policy,
+            role=role,
+            reward=rng.randrange(3) / 2,
             turns=tuple(turn(version[policy], sampled=rng.randrange(1, 8)) for _ in range(rng.randrange(1, 3))),
         )
         for policy, role in [("solver", "black"), ("solver", "white"), ("verifier", "")]
         if rng.random() < 0.9
-    ]  # fmt: skip
+    ]
     world.answer(task, {}, reason=reason, trajectories=tuple(trajectories), correct=float(rng.random() < 0.4))
 
 
@@ -77,7 +84,7 @@ def content(batch: SampleBatch) -> bytes:
     samples = [
         (s.id, s.tokens.data, s.loss_mask.data, s.logprobs.data, s.versions, s.advantage, s.reward)
         for s in batch.samples
-    ]  # fmt: skip
+    ]
     ages = (batch.train_step, batch.mean_staleness, batch.max_staleness, batch.oldest_version)
     return msgspec.msgpack.encode((batch.policy, batch.number, batch.group_ids, samples, ages, batch.last))
 

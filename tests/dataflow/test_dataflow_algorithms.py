@@ -28,7 +28,10 @@ def everything() -> RunConfig:
     return config_of(
         trainers={
             "solver": TrainerSection(
-                steps=8, batch_groups=4, max_staleness=2, prefetch=1,
+                steps=8,
+                batch_groups=4,
+                max_staleness=2,
+                prefetch=1,
                 replay=ReplaySection(kind="prioritized", share=0.5, max_uses=3, capacity=6, max_staleness=4),
             ),
             "verifier": TrainerSection(steps=4, batch_groups=2, max_staleness=1, filters=()),
@@ -40,7 +43,7 @@ def everything() -> RunConfig:
             "climb": source("levels", args={"levels": 3, "window": 2}, extra=2),
             "pools": source("pools", env="solo", weight=0.5),
         },
-    )  # fmt: skip
+    )
 
 
 def test_metrics_tell_what_was_skipped_replayed_and_how_likely_the_selector_skips() -> None:
@@ -51,7 +54,7 @@ def test_metrics_tell_what_was_skipped_replayed_and_how_likely_the_selector_skip
             sources={"train": source("greso", size=6, args={"start": 0.0})},
         ),
         sizes={"math": None},
-    )  # fmt: skip
+    )
     told: list[dict[str, float]] = []
     while len(told) < 8:
         world.plan()

@@ -21,7 +21,7 @@ def config(**trainer: object) -> RunConfig:
         evals={"held": EvalSection(env="math", size=2, every_steps=2), "other": EvalSection(env="math", size=1)},
         deterministic=True,
         seed=3,
-    )  # fmt: skip
+    )
 
 
 def reward_of(task: Task) -> float:

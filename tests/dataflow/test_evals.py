@@ -111,9 +111,15 @@ def test_scores_count_failures_apart() -> None:
     assert score["labels"] == {"set": "held", "round": "0"}
     assert (score["policy"], score["step"], score["version"]) == ("solver", 0, 0)
     assert score["values"] == {
-        "eval.size": 2.0, "eval.failed": 2.0, "eval.reward": 0.75, "eval.correct": 0.5, "eval.seconds": 3.0,
-        "eval.version_newest": 0.0, "eval.correct_se": 0.5, "eval.reward_se": 0.25,
-    }  # fmt: skip
+        "eval.size": 2.0,
+        "eval.failed": 2.0,
+        "eval.reward": 0.75,
+        "eval.correct": 0.5,
+        "eval.seconds": 3.0,
+        "eval.version_newest": 0.0,
+        "eval.correct_se": 0.5,
+        "eval.reward_se": 0.25,
+    }
     assert world.core.eval_results() == []
     assert world.core.references() == []
 

@@ -22,10 +22,11 @@ def world_of(*, min_group_size: int = 1, max_attempts: int = 1, **trainer: Any) 
     section = TrainerSection(**{"steps": 4, "batch_groups": 3, "filters": (), "max_staleness": 3} | trainer)
     world = World(
         config_of(
-            trainers={"solver": section}, sources={"train": SourceSection(env="math", group_size=GROUP)},
+            trainers={"solver": section},
+            sources={"train": SourceSection(env="math", group_size=GROUP)},
             dataflow=DataflowSection(min_group_size=min_group_size, max_attempts=max_attempts),
         )
-    )  # fmt: skip
+    )
     world.plan()
     return world
 

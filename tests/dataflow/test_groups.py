@@ -11,9 +11,15 @@ from astraflow.messages import Decision, DecisionKind, Reason
 from tests.dataflow.dataflow_world import config_of, episode_of
 
 ISSUE = Decision(
-    kind=DecisionKind.ISSUE, source="train", epoch=0, index=5, group_id="inc/train/0/5", group_size=2,
-    cohort_id="c", cohort_size=2,
-)  # fmt: skip
+    kind=DecisionKind.ISSUE,
+    source="train",
+    epoch=0,
+    index=5,
+    group_id="inc/train/0/5",
+    group_size=2,
+    cohort_id="c",
+    cohort_size=2,
+)
 TASKS = tasks_of(config_of(), ISSUE, "math", range(2), lambda env, index: {})
 REWARDS: Mapping[str, float] = {"solver": 1.0}
 

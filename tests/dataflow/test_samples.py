@@ -13,18 +13,27 @@ from astraflow.messages import Episode, Reason, Sampling, Trajectory, Turn, Vers
 
 def turn(context: list[int], completion: list[int], spans: list[tuple[int, int, int]], **changes: Any) -> Turn:
     whole = Turn(
-        context_tokens=array_of(context, "i4"), completion_tokens=array_of(completion, "i4"),
+        context_tokens=array_of(context, "i4"),
+        completion_tokens=array_of(completion, "i4"),
         logprobs=array_of([-float(token) for token in completion], "f4"),
-        versions=tuple(VersionSpan(version=v, start=s, end=e) for v, s, e in spans), finish_reason="stop",
-    )  # fmt: skip
+        versions=tuple(VersionSpan(version=v, start=s, end=e) for v, s, e in spans),
+        finish_reason="stop",
+    )
     return msgspec.structs.replace(whole, **changes)
 
 
 def episode(*trajectories: Trajectory, reason: Reason = Reason.OK) -> Episode:
     return Episode(
-        task_id="inc/train/0/3/1", attempt=0, group_id="inc/train/0/3", group_size=2, member=1, source="train",
-        env="math", reason=reason, trajectories=trajectories,
-    )  # fmt: skip
+        task_id="inc/train/0/3/1",
+        attempt=0,
+        group_id="inc/train/0/3",
+        group_size=2,
+        member=1,
+        source="train",
+        env="math",
+        reason=reason,
+        trajectories=trajectories,
+    )
 
 
 def one(*turns: Turn, reward: float = 1.0, policy: str = "solver") -> Trajectory:

@@ -167,9 +167,15 @@ def test_whoever_is_withheld_advantages_are_those_of_the_whole_group(rewards: li
     members = tuple(range(len(rewards)))
     sampled_by = tuple((version,) for version in versions[: len(rewards)])
     group = BufferedGroup(
-        "i/s/0/0", GroupKey("s", 0, 0), 0, members, members, tuple(rewards),
-        tuple(sorted({version for (version,) in sampled_by})), sampled_by=sampled_by,
-    ).with_advantages(dr_grpo)  # fmt: skip
+        "i/s/0/0",
+        GroupKey("s", 0, 0),
+        0,
+        members,
+        members,
+        tuple(rewards),
+        tuple(sorted({version for (version,) in sampled_by})),
+        sampled_by=sampled_by,
+    ).with_advantages(dr_grpo)
     fresh = group.fresh(VersionMap(AT_STEP.items()), 3, max_staleness=1)
     young = {member for member, (version,) in zip(members, sampled_by, strict=True) if version >= 2}
     assert (fresh is None) == (not young)

@@ -68,9 +68,15 @@ def of_other_run(message: Message) -> bytes:
 
 def task(**fields: Any) -> Task:
     given: dict[str, Any] = {
-        "id": "evil", "group_id": "g", "group_size": 4, "member": 0, "source": "game", "env": "game", "payload": {},
+        "id": "evil",
+        "group_id": "g",
+        "group_size": 4,
+        "member": 0,
+        "source": "game",
+        "env": "game",
+        "payload": {},
         "seed": 1,
-    }  # fmt: skip
+    }
     return Task(**(given | fields))
 
 
@@ -86,9 +92,14 @@ def absurd_tasks() -> Iterator[Task]:
 
 def request(**fields: Any) -> GenRequest:
     given: dict[str, Any] = {
-        "id": "evil|solver", "attempt": 0, "policy": "solver", "prompt_tokens": array_of([1, 2], "i4"),
-        "sampling": Sampling(max_new_tokens=4), "seed": 1, "reply_subject": "af.hostile.reply.nobody.x",
-    }  # fmt: skip
+        "id": "evil|solver",
+        "attempt": 0,
+        "policy": "solver",
+        "prompt_tokens": array_of([1, 2], "i4"),
+        "sampling": Sampling(max_new_tokens=4),
+        "seed": 1,
+        "reply_subject": "af.hostile.reply.nobody.x",
+    }
     return GenRequest(**(given | fields))
 
 
@@ -117,19 +128,28 @@ def refused_requests() -> Iterator[GenRequest]:
 
 def turn(**fields: Any) -> Turn:
     given: dict[str, Any] = {
-        "context_tokens": array_of([1], "i4"), "completion_tokens": array_of([2, 3], "i4"),
-        "logprobs": array_of([-1, -1], "f4"), "versions": (VersionSpan(version=0, start=0, end=2),),
+        "context_tokens": array_of([1], "i4"),
+        "completion_tokens": array_of([2, 3], "i4"),
+        "logprobs": array_of([-1, -1], "f4"),
+        "versions": (VersionSpan(version=0, start=0, end=2),),
         "finish_reason": "stop",
-    }  # fmt: skip
+    }
     return Turn(**(given | fields))
 
 
 def episode(*turns: Turn, reward: float = 1.0, **fields: Any) -> Episode:
     given: dict[str, Any] = {
-        "task_id": "evil", "attempt": 0, "group_id": "g", "group_size": 4, "member": 0, "source": "game",
-        "env": "game", "reason": Reason.OK, "feeds": ("solver",),
+        "task_id": "evil",
+        "attempt": 0,
+        "group_id": "g",
+        "group_size": 4,
+        "member": 0,
+        "source": "game",
+        "env": "game",
+        "reason": Reason.OK,
+        "feeds": ("solver",),
         "trajectories": (Trajectory(policy="solver", turns=turns, reward=reward),),
-    }  # fmt: skip
+    }
     return Episode(**(given | fields))
 
 
@@ -169,9 +189,18 @@ def absurd_chunks() -> Iterator[GenChunk]:
 def member(role: str = "recorder") -> Member:
     gauges = dict.fromkeys((RECORDER_EPISODES, POLICY_VERSION, POLICY_TOKENS_PER_S, "x"), math.inf)
     return Member(
-        actor=f"{role}-\u0000", role=role, node="x" * 1000, incarnation="", pid=-HUGE, state=MemberState.READY,
-        policy="solver", since=math.nan, gauges=gauges, waits_since=-1e300, waits_for="[bold]\x1b[2J",
-    )  # fmt: skip
+        actor=f"{role}-\u0000",
+        role=role,
+        node="x" * 1000,
+        incarnation="",
+        pid=-HUGE,
+        state=MemberState.READY,
+        policy="solver",
+        since=math.nan,
+        gauges=gauges,
+        waits_since=-1e300,
+        waits_for="[bold]\x1b[2J",
+    )
 
 
 def metrics() -> Iterator[Metrics]:

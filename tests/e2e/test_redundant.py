@@ -29,9 +29,12 @@ async def test_redundant_members_are_cancelled_and_the_engine_stops_generating(t
     text = TOY.replace('kind = "toy"\n\n[sources', 'kind = "slow:SlowLast"\n\n[sources').split("[eval")[0]
     file = write_toy(tmp_path, text)
     wanted = sets(
-        "sources.game.extra=1", "policies.solver.engine.slots=6", "policies.solver.engine.toy_step_s=0.02",
-        "policies.solver.engine.context_length=200000", "policies.solver.trainer.steps=5",
-    )  # fmt: skip
+        "sources.game.extra=1",
+        "policies.solver.engine.slots=6",
+        "policies.solver.engine.toy_step_s=0.02",
+        "policies.solver.engine.context_length=200000",
+        "policies.solver.trainer.steps=5",
+    )
     code, output = await finished(tmp_path, "up", str(file), *wanted, within_s=300)
     assert code == 0, output
     folder = tmp_path / "runs" / "demo"

@@ -87,7 +87,7 @@ NATIVE, FALLBACK = "SlotDecoder", "TransformersModel"
         ("llama", {"auto_map": {"AutoModelForCausalLM": "own.Model"}}, NATIVE),
         ("mistral", {"sliding_window": None}, FALLBACK),
     ],
-)  # fmt: skip
+)
 def test_dialects_of_a_config_mean_what_they_mean_to_transformers(
     family: str, changes: dict[str, Any], decoder: str, tmp_path: Path
 ) -> None:
@@ -164,7 +164,7 @@ def test_a_head_that_differs_is_no_longer_called_tied(tmp_path: Path) -> None:
         (lambda t: t | {HEAD: t[EMBEDDING], "model.layers.2.x": torch.ones(2)}, r"holds tensor model\.layers\.2\.x"),
         (lambda t: t | {HEAD: t[EMBEDDING][:-1]}, r"lm_head\.weight .* has shape \[96, 64\], .* makes it \[97, 64\]"),
     ],
-)  # fmt: skip
+)
 def test_missing_surplus_and_misshapen_tensors_are_named_and_refused(change: Any, words: str, tmp_path: Path) -> None:
     folder = folder_of(tmp_path)
     edit(folder, tie_word_embeddings=False)

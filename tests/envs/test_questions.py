@@ -331,7 +331,7 @@ def test_patterns_take_off_what_surrounds_a_question_or_an_answer(tmp_path):
         ),
         ({"q": "?"}, {}, "set args.question_key to one of: q"),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("form", ["lines", "parquet"])
 def test_a_wrong_column_names_the_key_the_columns_and_the_nearest(tmp_path, form, row, options, message):
     path = tmp_path / ("a.parquet" if form == "parquet" else "a.jsonl")
@@ -368,7 +368,7 @@ def test_a_wrong_column_names_the_key_the_columns_and_the_nearest(tmp_path, form
         ("a.jsonl", b"{}", "none, the row is empty"),
         ("a.jsonl", LINES.encode() + b'"text"\n', r"a\.jsonl:3: holds str"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_in_a_file_is_named_with_its_line(tmp_path, name, data, message):
     (tmp_path / name).write_bytes(data)
     with pytest.raises(ConfigError, match=message):

@@ -142,7 +142,7 @@ def test_a_weight_must_be_a_finite_number() -> None:
         (None, "grade() returned None"),
         (0.5, "grade() returned 0.5"),
     ],
-)  # fmt: skip
+)
 async def test_a_grade_that_makes_no_sense_is_the_graders_fault_with_the_line_of_it(grade: Any, words: str) -> None:
     class Odd(Parts):
         def grade(self, payload: Any, reply: Any) -> Any:

@@ -23,7 +23,7 @@ KNOWN = ("question", "hint")
         ("{{question}} is {question}", "{question} is 1+1"),
         ("{{1}} {{}} {question}", "{{1}} {{}} 1+1"),
     ],
-)  # fmt: skip
+)
 def test_filled_in(template, filled):
     assert Template(template, KNOWN).fill({"question": "1+1", "hint": "{question}"}) == filled
 

@@ -134,10 +134,16 @@ def test_gradients_of_the_head_equal_finite_differences(coefficient: float) -> N
 def test_several_turns_are_one_trajectory_and_context_has_no_value(tmp_path: Path) -> None:
     """Between two sampled tokens stands what the environment said; the reward comes after the last of them."""
     turns = Sample(
-        id="t#0", task_id="t", group_id="t", tokens=array_of([1, 2, 3, 4, 9, 9, 5], "i4"),
-        loss_mask=array_of([0, 0, 1, 1, 0, 0, 1], "u1"), logprobs=array_of([0, 0, -4, -4, 0, 0, -4], "f4"),
-        versions=(), advantage=8.0, reward=8.0,
-    )  # fmt: skip
+        id="t#0",
+        task_id="t",
+        group_id="t",
+        tokens=array_of([1, 2, 3, 4, 9, 9, 5], "i4"),
+        loss_mask=array_of([0, 0, 1, 1, 0, 0, 1], "u1"),
+        logprobs=array_of([0, 0, -4, -4, 0, 0, -4], "f4"),
+        versions=(),
+        advantage=8.0,
+        reward=8.0,
+    )
     metrics = learner(model_folder(tmp_path), settings(gamma=0.5, gae_lambda=1.0)).step([turns]).metrics
     assert metrics["train.return_mean"] == pytest.approx((2 + 4 + 8) / 3)
     assert metrics["train.value_loss"] == pytest.approx((4 + 16 + 64) / 2 / 3)

@@ -28,9 +28,17 @@ def test_what_moves_a_terminal_is_replaced(text: str, expected: str) -> None:
 def test_every_text_of_a_message_is_printable() -> None:
     evil = "\x1b[31m"
     member = Member(
-        actor=evil, role=evil, node=evil, incarnation="i", pid=1, state=MemberState.READY, gauges={evil: 1.0},
-        unserved={evil: evil}, roles=(evil,), about=evil,
-    )  # fmt: skip
+        actor=evil,
+        role=evil,
+        node=evil,
+        incarnation="i",
+        pid=1,
+        state=MemberState.READY,
+        gauges={evil: 1.0},
+        unserved={evil: evil},
+        roles=(evil,),
+        about=evil,
+    )
     event = Event(level=evil, name=evil, text=evil, actor=evil, at=1.0, fields={"deep": [{evil: [evil, 1, b"\x1b"]}]})
     for message in (member, event):
         clean = with_printable_texts(message)

@@ -48,10 +48,15 @@ def byte_level(split: str = "", *, spaced: bool = False, ignore_merges: bool = F
     words = [pre_tokenizers.Split(Regex(split), "isolated")] if split else []
     made.pre_tokenizer = pre_tokenizers.Sequence([*words, bytewise]) if words else bytewise
     made.decoder = decoders.ByteLevel()
-    made.train_from_iterator(CORPUS, trainers.BpeTrainer(
-        vocab_size=420, special_tokens=list(CONTROL), initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    ))  # fmt: skip
+    made.train_from_iterator(
+        CORPUS,
+        trainers.BpeTrainer(
+            vocab_size=420,
+            special_tokens=list(CONTROL),
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        ),
+    )
     return made
 
 
@@ -90,9 +95,15 @@ def unigram() -> Tokenizer:
     made.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")])
     made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
     made.decoder = decoders.Metaspace()
-    made.train_from_iterator(CORPUS, trainers.UnigramTrainer(
-        vocab_size=200, special_tokens=["<unk>", "<s>", "</s>"], unk_token="<unk>", show_progress=False,
-    ))  # fmt: skip
+    made.train_from_iterator(
+        CORPUS,
+        trainers.UnigramTrainer(
+            vocab_size=200,
+            special_tokens=["<unk>", "<s>", "</s>"],
+            unk_token="<unk>",
+            show_progress=False,
+        ),
+    )
     return made
 
 
@@ -112,13 +123,16 @@ def flagged() -> Tokenizer:
     """Added tokens that take the white space beside them, stand alone, or are matched in normalized text."""
     made = byte_level()
     made.normalizer = normalizers.NFC()
-    made.add_tokens([
-        AddedToken("<|left|>", lstrip=True, special=True, normalized=False),
-        AddedToken("<|right|>", rstrip=True, special=True, normalized=False),
-        AddedToken("alone", single_word=True, normalized=False),
-        AddedToken("é!", normalized=True),
-        AddedToken("<think>", normalized=False), AddedToken("</think>", normalized=False),
-    ])  # fmt: skip
+    made.add_tokens(
+        [
+            AddedToken("<|left|>", lstrip=True, special=True, normalized=False),
+            AddedToken("<|right|>", rstrip=True, special=True, normalized=False),
+            AddedToken("alone", single_word=True, normalized=False),
+            AddedToken("é!", normalized=True),
+            AddedToken("<think>", normalized=False),
+            AddedToken("</think>", normalized=False),
+        ]
+    )
     return made
 
 
@@ -158,40 +172,60 @@ BERT = {"bos_token": "[CLS]", "eos_token": "[SEP]", "unk_token": "[UNK]", "chat_
 SHAPES: dict[str, tuple[Callable[[], Tokenizer], dict[str, Any], dict[str, Any]]] = {
     "byte-level": (byte_level, {**ANY, **CHAT}, {"model_type": "gpt_bigcode"}),
     "byte-level-spaced": (lambda: byte_level(spaced=True), {**ANY, **CHAT}, {"model_type": "llama"}),
-    "gpt2": (byte_level, {**CHAT, "tokenizer_class": "GPT2Tokenizer", "add_prefix_space": True},
-             {"model_type": "gpt2"}),
+    "gpt2": (
+        byte_level,
+        {**CHAT, "tokenizer_class": "GPT2Tokenizer", "add_prefix_space": True},
+        {"model_type": "gpt2"},
+    ),
     "qwen2": (lambda: byte_level(QWEN), CHAT, {"model_type": "qwen2"}),
     "qwen2-other-split": (byte_level, {**CHAT, "tokenizer_class": "Qwen2TokenizerFast"}, {"model_type": "qwen3"}),
     "llama3": (lambda: byte_level(LLAMA3, ignore_merges=True), {**ANY, **CHAT}, {"model_type": "llama"}),
     "llama3-declared-llama": (
-        lambda: byte_level(LLAMA3), {**CHAT, "tokenizer_class": "LlamaTokenizerFast"}, {"model_type": "llama"},
+        lambda: byte_level(LLAMA3),
+        {**CHAT, "tokenizer_class": "LlamaTokenizerFast"},
+        {"model_type": "llama"},
     ),
     "gpt4o": (lambda: byte_level(GPT4O), {**ANY, **CHAT}, {"model_type": "phi3"}),
-    "neox": (lambda: with_bos(byte_level(), *CONTROL[:2]), {**CHAT, "tokenizer_class": "GPTNeoXTokenizer"},
-             {"model_type": "gpt_neox"}),
+    "neox": (
+        lambda: with_bos(byte_level(), *CONTROL[:2]),
+        {**CHAT, "tokenizer_class": "GPTNeoXTokenizer"},
+        {"model_type": "gpt_neox"},
+    ),
     "metaspace-first": (lambda: sentencepiece("first"), {**ANY, **PIECES}, {"model_type": "llama"}),
     "metaspace-always": (lambda: sentencepiece("always"), {**ANY, **PIECES}, {"model_type": "llama"}),
     "metaspace-never": (lambda: sentencepiece("never"), {**ANY, **PIECES}, {"model_type": "mistral"}),
     "prepend": (lambda: with_bos(sentencepiece(), "<s>", "</s>"), {**ANY, **PIECES}, {"model_type": "mistral"}),
     "no-byte-fallback": (lambda: sentencepiece(fallback=False), {**ANY, **PIECES}, {"model_type": "mistral"}),
-    "llama2": (sentencepiece, {**PIECES, "tokenizer_class": "LlamaTokenizer", "legacy": False},
-               {"model_type": "llama"}),
-    "llama2-legacy": (sentencepiece, {"tokenizer_class": "LlamaTokenizerFast", "legacy": True, "chat_template": LLAMA2},
-                      {"model_type": "llama"}),
+    "llama2": (
+        sentencepiece,
+        {**PIECES, "tokenizer_class": "LlamaTokenizer", "legacy": False},
+        {"model_type": "llama"},
+    ),
+    "llama2-legacy": (
+        sentencepiece,
+        {"tokenizer_class": "LlamaTokenizerFast", "legacy": True, "chat_template": LLAMA2},
+        {"model_type": "llama"},
+    ),
     "code-llama": (sentencepiece, {**PIECES, "tokenizer_class": "CodeLlamaTokenizer"}, {"model_type": "llama"}),
     "gemma": (gemma, {"tokenizer_class": "GemmaTokenizer", **PIECES}, {"model_type": "gemma2"}),
     "gemma-as-it-is": (gemma, {**ANY, **PIECES}, {"model_type": "gemma2"}),
     "unigram": (unigram, {**ANY, **PIECES}, {"model_type": "mistral"}),
     "wordpiece": (lambda: as_bert(wordpiece()), {**ANY, **BERT}, {"model_type": "llama"}),
-    "bert": (wordpiece, {"tokenizer_class": "BertTokenizerFast", "chat_template": CHATML, "do_lower_case": False},
-             {"model_type": "llama"}),
-    "roberta": (lambda: as_roberta(byte_level()), {**CHAT, "tokenizer_class": "RobertaTokenizer"},
-                {"model_type": "llama"}),
+    "bert": (
+        wordpiece,
+        {"tokenizer_class": "BertTokenizerFast", "chat_template": CHATML, "do_lower_case": False},
+        {"model_type": "llama"},
+    ),
+    "roberta": (
+        lambda: as_roberta(byte_level()),
+        {**CHAT, "tokenizer_class": "RobertaTokenizer"},
+        {"model_type": "llama"},
+    ),
     "roberta-processing": (lambda: as_roberta(byte_level(spaced=True)), {**ANY, **CHAT}, {"model_type": "llama"}),
     "flagged-tokens": (flagged, {**ANY, **CHAT}, {"model_type": "llama"}),
     "saved-state": (lambda: saved_state(byte_level()), {**ANY, **CHAT}, {"model_type": "llama"}),
     "cleaning-up": (wordpiece, {**ANY, **BERT, "clean_up_tokenization_spaces": True}, {"model_type": "llama"}),
-}  # fmt: skip
+}
 
 
 def write(folder: Path, made: Tokenizer, settings: dict[str, Any], config: dict[str, Any]) -> Path:

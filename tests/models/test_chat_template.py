@@ -92,7 +92,7 @@ TEMPLATES = [
     "{{ messages[1].items() }}{{ messages[1].values() }}{{ messages[0] }}"
     "{{ messages[1].items() | list }}{{ dict(a=messages[1].content) | tojson }}",
     THINKING,
-]  # fmt: skip
+]
 
 
 @pytest.fixture(scope="module")
@@ -124,11 +124,23 @@ def test_what_is_content_is_told_through_a_template_that_takes_thoughts_apart():
     )
     turn = "<|im_start|>{}\n"
     assert own == (
-        turn.format("system") + "·" * 10 + "<|im_end|>\n"
-        + turn.format("user") + "·" * len(CHAT[1]["content"]) + "<|im_end|>\n"
-        + turn.format("assistant") + "<think>\n" + "·" * 6 + "\n</think>\n\n" + "·" * 3 + "<|im_end|>\n"
-        + turn.format("user") + "·" * 9 + "<|im_end|>\n" + turn.format("assistant")
-    )  # fmt: skip
+        turn.format("system")
+        + "·" * 10
+        + "<|im_end|>\n"
+        + turn.format("user")
+        + "·" * len(CHAT[1]["content"])
+        + "<|im_end|>\n"
+        + turn.format("assistant")
+        + "<think>\n"
+        + "·" * 6
+        + "\n</think>\n\n"
+        + "·" * 3
+        + "<|im_end|>\n"
+        + turn.format("user")
+        + "·" * 9
+        + "<|im_end|>\n"
+        + turn.format("assistant")
+    )
 
 
 @pytest.mark.parametrize("source", [source for source in TEMPLATES if "length" not in source])

@@ -120,12 +120,14 @@ TYPED = {"__type": "AddedToken", **ADDED, "special": True}
         ({}, {"special_tokens_map": {"eos_token": ADDED, "bos_token": "<|im_start|>"}}),
         ({"eos_token": "<|im_end|>"}, {"special_tokens_map": {"eos_token": "<|e|>"}}),
         ({}, {"added_tokens": {"<|e|>": 420, "answer": 421}, "special_tokens_map": {"eos_token": "<|e|>"}}),
-        ({"eos_token": "<|e|>", "added_tokens_decoder": {"420": {**ADDED, "special": True}}},
-         {"special_tokens_map": {"eos_token": "<|im_end|>", "bos_token": "<|im_end|>"}}),
+        (
+            {"eos_token": "<|e|>", "added_tokens_decoder": {"420": {**ADDED, "special": True}}},
+            {"special_tokens_map": {"eos_token": "<|im_end|>", "bos_token": "<|im_end|>"}},
+        ),
         ({"added_tokens_decoder": {"1": {**ADDED, "content": "<|im_start|>", "special": True}}}, {}),
         ({"eos_token": "<|im_end|>", "split_special_tokens": True}, {}),
     ],
-)  # fmt: skip
+)
 def test_special_tokens_in_any_file_equal_autotokenizers(tmp_path, settings, files):
     from transformers import AutoTokenizer
 

@@ -78,7 +78,7 @@ def test_a_preset_is_spelt_out_and_its_download_announced(tmp_path):
         ('path = "missing.jsonl"', "missing.jsonl doesn't exist"),
         ("", "needs args.path"),
     ],
-)  # fmt: skip
+)
 def test_mistakes_in_questions_are_told_without_torch(tmp_path, args, message):
     (tmp_path / "questions.jsonl").write_text('{"problem": "?", "answer": 1}\n{"problem": "??", "answer": "x ####"}\n')
     code, text = checked(tmp_path, args)

@@ -259,13 +259,30 @@ def test_all_mistakes_are_told_at_once_and_no_consequence_of_one_as_another(file
 
 @pytest.mark.parametrize(
     "wrong",
-    ["run = 3", "policies = 3", "envs = 3", "sources = 3", "eval = 3", "policies.solver = 3", "bus = 3",
-     "policies.solver.trainer = 3", "envs.game = 3", "sources.game = 3", "envs.game.args = 3", "envs.game.roles = 3",
-     "dataflow = 3", "policies.solver.trainer.loss = 3", "policies.solver.trainer.replay = 3",
-     "policies.solver.model = 3", "policies.solver.sampling = 3", "envs.game.args.policy = ['solver']",
-     "envs.game.args.policies = 3", "envs.game.roles = { a = 3 }"],
+    [
+        "run = 3",
+        "policies = 3",
+        "envs = 3",
+        "sources = 3",
+        "eval = 3",
+        "policies.solver = 3",
+        "bus = 3",
+        "policies.solver.trainer = 3",
+        "envs.game = 3",
+        "sources.game = 3",
+        "envs.game.args = 3",
+        "envs.game.roles = 3",
+        "dataflow = 3",
+        "policies.solver.trainer.loss = 3",
+        "policies.solver.trainer.replay = 3",
+        "policies.solver.model = 3",
+        "policies.solver.sampling = 3",
+        "envs.game.args.policy = ['solver']",
+        "envs.game.args.policies = 3",
+        "envs.game.roles = { a = 3 }",
+    ],
     ids=lambda text: text.split(" =")[0] + ("2" if "{" in text else ""),
-)  # fmt: skip
+)
 def test_whatever_is_wrong_the_rest_is_checked_without_a_crash(file: Path, wrong: str) -> None:
     key, _, value = wrong.partition(" = ")
     told = mistakes_in(error_of(file, f"{key}={value}", "node.threads=-1", "record.keep_episods=true"))

@@ -79,10 +79,14 @@ def test_levels_that_the_environment_lacks_are_found(tmp_path: Path) -> None:
 
 def test_the_pipeline_is_told_in_order_and_the_resolved_file_reads_back(tmp_path: Path) -> None:
     config = loaded(
-        tmp_path, f"{SELECT}.kind=greso", f"{SELECT}.args={{target = 0.2}}", "sources.game.extra=2",
-        f"{TRAINER}.filters=['truncated', 'zero-advantage']", f"{TRAINER}.filter_args={{truncated = {{most = 0.25}}}}",
+        tmp_path,
+        f"{SELECT}.kind=greso",
+        f"{SELECT}.args={{target = 0.2}}",
+        "sources.game.extra=2",
+        f"{TRAINER}.filters=['truncated', 'zero-advantage']",
+        f"{TRAINER}.filter_args={{truncated = {{most = 0.25}}}}",
         f"{TRAINER}.replay.kind=prioritized",
-    )  # fmt: skip
+    )
     assert list(pipeline(config)) == [
         "source game: game in order × 1 ▸ greso(target=0.2) ▸ groups of 8 + 2 redundant ▸ feeds solver",
         "policy solver: at least 2 members ▸ not truncated(most=0.25) ▸ not zero-advantage ▸ grpo advantages ▸"

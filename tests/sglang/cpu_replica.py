@@ -27,9 +27,14 @@ async def serve(ctx: ActorContext) -> None:
 async def main() -> None:
     args = parse(sys.argv[1:])
     who = Identity(
-        run=args.run, region="local", role="policy", name=args.name, node=args.node, folder=args.folder,
+        run=args.run,
+        region="local",
+        role="policy",
+        name=args.name,
+        node=args.node,
+        folder=args.folder,
         policy=args.policy,
-    )  # fmt: skip
+    )
     await act(from_flags(args, {}).options(), who, serve)
 
 

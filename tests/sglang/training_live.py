@@ -88,8 +88,16 @@ async def test_a_killed_server_loses_nothing_and_comes_back(
             await eventually(lambda: continued(heard, before), within_s=PATIENCE_S)
             after = await ready_again(bus, before)
             await sampling(heard, after)
-        code, output = await finished(tmp_path, "stop", "--url", nats_server.url, "--run", "tiny-sglang",
-            "--token-file", str(nats_server.token_file))  # fmt: skip
+        code, output = await finished(
+            tmp_path,
+            "stop",
+            "--url",
+            nats_server.url,
+            "--run",
+            "tiny-sglang",
+            "--token-file",
+            str(nats_server.token_file),
+        )
         assert code == 0, output
         assert await command.end(PATIENCE_S) == 0, command.output
     numbers = batches(run)
@@ -104,10 +112,26 @@ async def test_a_killed_server_loses_nothing_and_comes_back(
 async def cpu_replica(connection: Connection, folder: Path, up: int) -> AsyncIterator[None]:
     """Another replica of the run's policy, on our own engine."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.sglang.cpu_replica", "--role", "policy", "--name", "policy-cpu-0",
-        "--run", "tiny-sglang", "--policy", "solver", "--node", "cpu", "--folder", str(folder / "cpu"),
-        "--url", connection.url, "--token-file", str(connection.token_file),
-    )  # fmt: skip
+        sys.executable,
+        "-m",
+        "tests.sglang.cpu_replica",
+        "--role",
+        "policy",
+        "--name",
+        "policy-cpu-0",
+        "--run",
+        "tiny-sglang",
+        "--policy",
+        "solver",
+        "--node",
+        "cpu",
+        "--folder",
+        str(folder / "cpu"),
+        "--url",
+        connection.url,
+        "--token-file",
+        str(connection.token_file),
+    )
     try:
         yield
     finally:

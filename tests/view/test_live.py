@@ -58,8 +58,19 @@ def test_the_picture_shows_the_run_at_a_glance() -> None:
     for metrics in [evaluation(0, 0.13), evaluation(10, 0.62), *(train(s, reward=s / 30) for s in range(1, 13))]:
         view.history.add(metrics)
     text = drawn(view)
-    for part in ("demo", "4 min 12 s", "step  12 / 30", "reward  0.40", "▁▂▂▃▄▄▅", "0.13 → 0.62", "812 tokens/s",
-                 "staleness 0.5 mean, 1 max", "2 replicas", "task.sums 14", "frozen"):  # fmt: skip
+    for part in (
+        "demo",
+        "4 min 12 s",
+        "step  12 / 30",
+        "reward  0.40",
+        "▁▂▂▃▄▄▅",
+        "0.13 → 0.62",
+        "812 tokens/s",
+        "staleness 0.5 mean, 1 max",
+        "2 replicas",
+        "task.sums 14",
+        "frozen",
+    ):
         assert part in text, text
     assert "problems" not in text
     assert "events" not in text
@@ -71,8 +82,14 @@ def test_the_picture_shows_who_waits_what_is_missing_and_the_last_troubles() -> 
     view.events.extend(Event(level="warning", name="x", text=f"trouble {k}", actor="a-1", at=AT) for k in range(5))
     view.events.append(Event(level="info", name="x", text="all is well", at=AT))
     text = drawn(view)
-    for part in ("trainer solver waits for batch 1: 3 of 8 groups   1 min 15 s", "0 rollout nodes",
-                 "no policy replica for solver", "starting    policy-n-1", "trouble 4", "trouble 2"):  # fmt: skip
+    for part in (
+        "trainer solver waits for batch 1: 3 of 8 groups   1 min 15 s",
+        "0 rollout nodes",
+        "no policy replica for solver",
+        "starting    policy-n-1",
+        "trouble 4",
+        "trouble 2",
+    ):
         assert part in text, text
     for part in ("trouble 1", "all is well", "no policy replica for judge"):
         assert part not in text, text

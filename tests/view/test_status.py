@@ -141,8 +141,14 @@ def test_who_waits_for_whom_is_one_row_per_role_and_sentence() -> None:
 def test_a_finished_run_has_no_problems_though_everybody_is_gone() -> None:
     view = view_of()
     assert view.record is not None
-    view.apply("run", RunRecord(**{f: getattr(view.record, f) for f in ("name", "incarnation", "config_json")},
-                                created_at=CREATED_AT, stop_requested="finished"))  # fmt: skip
+    view.apply(
+        "run",
+        RunRecord(
+            **{f: getattr(view.record, f) for f in ("name", "incarnation", "config_json")},
+            created_at=CREATED_AT,
+            stop_requested="finished",
+        ),
+    )
     assert view.problems() == []
 
 
@@ -169,15 +175,40 @@ def _head(version: int) -> Head:
 def test_status_json_has_stable_keys() -> None:
     plain = json.loads(json.dumps(to_json(status_of(full_view(), at=AT))))
     assert set(plain) == {
-        "run", "incarnation", "created_at", "at", "stop_requested", "members", "gone", "policies", "queues", "waits",
-        "problems", "events",
-    }  # fmt: skip
+        "run",
+        "incarnation",
+        "created_at",
+        "at",
+        "stop_requested",
+        "members",
+        "gone",
+        "policies",
+        "queues",
+        "waits",
+        "problems",
+        "events",
+    }
     assert set(plain["policies"]) == set(CONFIG.policies)
     solver = plain["policies"]["solver"]
     assert set(solver) == {
-        "trainable", "step", "steps_planned", "consumed", "version", "finished", "replicas", "serving", "tokens_per_s",
-        "reward", "staleness_mean", "staleness_max", "eval", "ledger", "untrained", "weights", "failed",
-    }  # fmt: skip
+        "trainable",
+        "step",
+        "steps_planned",
+        "consumed",
+        "version",
+        "finished",
+        "replicas",
+        "serving",
+        "tokens_per_s",
+        "reward",
+        "staleness_mean",
+        "staleness_max",
+        "eval",
+        "ledger",
+        "untrained",
+        "weights",
+        "failed",
+    }
     assert (solver["step"], solver["consumed"], solver["version"], solver["serving"]) == (12, 13, 12, [11, 11])
     assert (solver["reward"], solver["tokens_per_s"], solver["ledger"]) == (0.75, 800.4, {"issued": 90, "infra": 2})
     assert [point["correct"] for point in solver["eval"]["held-out"]] == [0.1, 0.5]
@@ -220,9 +251,16 @@ def test_a_healthy_run_fits_a_terminal_and_all_shows_the_rest(policies: int) -> 
 def test_rendered_status_says_what_a_person_asks() -> None:
     text = render(status_of(full_view(), at=AT))
     assert "\n  group sums/0/7 isn't trained: zero-advantage (8 of 8 members valid, rewards 0, 0)\n" in text
-    for part in ("run demo · running · 1 min 40 s", "solver: step 12 of 30 · version 12 · 1 replica serving 11",
-                 "800 tokens/s", "reward 0.75", "held-out: correct 0.10 → 0.50 (step 0 → 10)", "issued 90, infra 2",
-                 "recorder-n-0: no room", "judge: frozen"):  # fmt: skip
+    for part in (
+        "run demo · running · 1 min 40 s",
+        "solver: step 12 of 30 · version 12 · 1 replica serving 11",
+        "800 tokens/s",
+        "reward 0.75",
+        "held-out: correct 0.10 → 0.50 (step 0 → 10)",
+        "issued 90, infra 2",
+        "recorder-n-0: no room",
+        "judge: frozen",
+    ):
         assert part in text, text
 
 
@@ -274,10 +312,18 @@ async def test_status_of_a_run_that_is_not_there_says_so(tmp_path: Path) -> None
 def test_times_of_a_record_are_told_by_the_readers_clock() -> None:
     hours = 7200.0  # that the actor's clock is ahead
     ahead = member(
-        "trainer-n-0", "trainer", policy="solver", since=AT - 60 + hours, waits_for="batch 1",
-        waits_since=AT - 9 + hours, blocked="the disk is full", blocked_since=AT - 5 + hours,
-        state_s=50.0, waits_s=4.0, blocked_s=3.0,
-    )  # fmt: skip
+        "trainer-n-0",
+        "trainer",
+        policy="solver",
+        since=AT - 60 + hours,
+        waits_for="batch 1",
+        waits_since=AT - 9 + hours,
+        blocked="the disk is full",
+        blocked_since=AT - 5 + hours,
+        state_s=50.0,
+        waits_s=4.0,
+        blocked_s=3.0,
+    )
     view = view_of()
     view.apply("member.trainer-n-0", ahead, written_at=AT - 1)
     view.apply("region.far", Region(region="far", seen_at=AT - hours, members=("a",)), written_at=AT - 2)

@@ -66,9 +66,15 @@ async def restore(ctx: ActorContext, envs: Mapping[str, Environment], *, epoch: 
     core.resolve(await _referenced(bus, core.references()))
     episodes = await _catch_up(bus, core, stored.episodes)
     return Restored(
-        core=core, store=store, envs=envs, decisions=decisions, samples=samples, episodes=episodes,
-        submissions=submissions, controls=stored.controls,
-    )  # fmt: skip
+        core=core,
+        store=store,
+        envs=envs,
+        decisions=decisions,
+        samples=samples,
+        episodes=episodes,
+        submissions=submissions,
+        controls=stored.controls,
+    )
 
 
 async def _submitted(bus: Bus, core: DataflowCore, cursor: Cursor | None) -> Cursor | None:

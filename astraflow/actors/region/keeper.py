@@ -111,9 +111,7 @@ async def _serve(here: Bus, hub: Bus, config: RunConfig, record: RunRecord, repo
     ttl_s = config.bus.member_ttl_s
     members = RegionMembers(here, ttl_s=ttl_s)
     bringer = TaskBringer(here, hub, members)
-    presence = Presence(
-        hub, here.topology.region, members, ttl_s=ttl_s, tasks=lambda: bringer.taken, report=report
-    )  # fmt: skip
+    presence = Presence(hub, here.topology.region, members, ttl_s=ttl_s, tasks=lambda: bringer.taken, report=report)
     jobs = [
         members.follow(),
         presence.run(),

@@ -26,9 +26,15 @@ class Presence:
     """Tells the hub. `tasks` counts what the region has taken; `report` gets a sentence when the link goes or comes."""
 
     def __init__(
-        self, hub: Bus, region: str, members: RegionMembers, *, ttl_s: int, tasks: Callable[[], int],
+        self,
+        hub: Bus,
+        region: str,
+        members: RegionMembers,
+        *,
+        ttl_s: int,
+        tasks: Callable[[], int],
         report: Callable[[str], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._hub = hub
         self._region = region
         self._members = members

@@ -90,8 +90,10 @@ def reason_of(error: BaseException) -> tuple[Reason, str]:
     """What became of an episode whose environment or agent raised this; of a group, what its worst part says."""
     found = list(leaves(error))
     for kind, reason in (
-        ((EngineError, BusError), Reason.INFRA), ((BudgetError,), Reason.TRUNCATED), ((GraderError,), Reason.GRADER),
-    ):  # fmt: skip
+        ((EngineError, BusError), Reason.INFRA),
+        ((BudgetError,), Reason.TRUNCATED),
+        ((GraderError,), Reason.GRADER),
+    ):
         of_kind = [each for each in found if isinstance(each, kind)]
         if of_kind and (reason is Reason.INFRA or len(of_kind) == len(found)):
             return reason, str(of_kind[0])

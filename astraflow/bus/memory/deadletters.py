@@ -27,9 +27,11 @@ class MemoryDeadLetters:
         self._counters[f"dead_letters.{kind}"] += 1
         log.warning("bus.dead_letter", extra={"stream": stream, "sequence": stored.sequence, "why": reason})
         headers = {
-            MSG_ID: f"dead/{stream}/{stored.sequence}", REASON: one_line(reason), SUBJECT: stored.subject,
+            MSG_ID: f"dead/{stream}/{stored.sequence}",
+            REASON: one_line(reason),
+            SUBJECT: stored.subject,
             SEQUENCE: str(stored.sequence),
-        }  # fmt: skip
+        }
         letter = NewMessage(subject=self._topology.dead_letter(kind), data=stored.data[:MAX_BYTES], headers=headers)
         self._server.there(self._topology.dead_letters).append([letter])
 

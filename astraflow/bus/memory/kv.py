@@ -30,9 +30,14 @@ class MemoryKv:
     """`Kv` as a stream with one message per key."""
 
     def __init__(
-        self, server: MemoryServer, topology: Topology, publisher: MemoryPublisher, dead_letters: MemoryDeadLetters,
-        *, producer: str,
-    ) -> None:  # fmt: skip
+        self,
+        server: MemoryServer,
+        topology: Topology,
+        publisher: MemoryPublisher,
+        dead_letters: MemoryDeadLetters,
+        *,
+        producer: str,
+    ) -> None:
         self._server = server
         self._topology = topology
         self._publisher = publisher
@@ -61,9 +66,11 @@ class MemoryKv:
         data = encode(message, id=msg_id, run=self._topology.run, producer=self._producer)
         check_value_size(key, len(data), self._topology.limits.max_message_bytes)
         value = NewMessage(
-            subject=self._topology.kv_subject(key), data=data, headers={MSG_ID: msg_id},
+            subject=self._topology.kv_subject(key),
+            data=data,
+            headers={MSG_ID: msg_id},
             ttl_s=whole_seconds(ttl_s) if ttl_s else None,
-        )  # fmt: skip
+        )
         return await self._store(key, value, msg_id, expected_revision, deadline_s)
 
     async def delete(self, key: str) -> None:

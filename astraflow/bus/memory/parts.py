@@ -107,9 +107,14 @@ class MemoryParts:
             return False
 
     async def _store(
-        self, subject: str, data: bytes, msg_id: str, ttl_s: float | None, expected: int | None,
+        self,
+        subject: str,
+        data: bytes,
+        msg_id: str,
+        ttl_s: float | None,
+        expected: int | None,
         deadline_s: float | None,
-    ) -> PublishAck:  # fmt: skip
+    ) -> PublishAck:
         row = self._topology.row_of(subject)
         headers: dict[str, str] = {MSG_ID: msg_id}
         pieces: list[NewMessage] = []
@@ -138,9 +143,13 @@ class MemoryParts:
     async def _put_blobs(self, data: bytes, msg_id: str, ttl_s: float | None, deadline_s: float | None) -> bytes:
         """The claim of a task or request whose parts are stored."""
         refs = await self.put(
-            self._topology.blobs, self._topology.blob(blob_owner(msg_id)), data, msg_prefix=f"blob/{msg_id}",
-            ttl_s=TASK_BLOB_TTL_S if ttl_s is None else ttl_s + TTL_MARGIN_S, deadline_s=deadline_s,
-        )  # fmt: skip
+            self._topology.blobs,
+            self._topology.blob(blob_owner(msg_id)),
+            data,
+            msg_prefix=f"blob/{msg_id}",
+            ttl_s=TASK_BLOB_TTL_S if ttl_s is None else ttl_s + TTL_MARGIN_S,
+            deadline_s=deadline_s,
+        )
         digests = tuple(bytes.fromhex(ref.digest) for ref in refs)
         return encode_claim(Claim(size_bytes=len(data), part_bytes=self._part_bytes, digests=digests))
 

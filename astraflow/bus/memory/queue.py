@@ -51,9 +51,16 @@ class _MemoryWorkQueue:
     """`WorkQueue` in memory. Made by `MemoryQueues.open`."""
 
     def __init__(
-        self, stream: str, consumer: str, shared: MemoryConsumer, *, server: MemoryServer, topology: Topology,
-        parts: MemoryParts, dead_letters: MemoryDeadLetters,
-    ) -> None:  # fmt: skip
+        self,
+        stream: str,
+        consumer: str,
+        shared: MemoryConsumer,
+        *,
+        server: MemoryServer,
+        topology: Topology,
+        parts: MemoryParts,
+        dead_letters: MemoryDeadLetters,
+    ) -> None:
         self.stream = stream
         self.consumer = consumer
         self.shared = shared
@@ -131,9 +138,14 @@ class MemoryQueues:
     async def open(self, stream: str, consumer: str) -> AsyncIterator[_MemoryWorkQueue]:
         await self._server.stream(stream)
         queue = _MemoryWorkQueue(
-            stream, consumer, self._server.consumers[stream, consumer], server=self._server, topology=self._topology,
-            parts=self._parts, dead_letters=self._dead_letters,
-        )  # fmt: skip
+            stream,
+            consumer,
+            self._server.consumers[stream, consumer],
+            server=self._server,
+            topology=self._topology,
+            parts=self._parts,
+            dead_letters=self._dead_letters,
+        )
         try:
             yield queue
         finally:

@@ -69,9 +69,12 @@ class MemoryStream:
         self._drop_aged()
         first = self._lowest() if self._messages else self.last_sequence + 1
         return LogState(
-            incarnation=self.incarnation, first_sequence=first, last_sequence=self.last_sequence,
-            messages=len(self._messages), bytes=self._bytes,
-        )  # fmt: skip
+            incarnation=self.incarnation,
+            first_sequence=first,
+            last_sequence=self.last_sequence,
+            messages=len(self._messages),
+            bytes=self._bytes,
+        )
 
     def get(self, sequence: int) -> Stored | None:
         return self._messages.get(sequence)
@@ -232,9 +235,7 @@ class MemoryReader:
     What has gone before it was read is passed over, as by a reader on a server.
     """
 
-    def __init__(
-        self, stream: MemoryStream, patterns: Sequence[str], *, start: int, newest_only: bool = False
-    ) -> None:  # fmt: skip
+    def __init__(self, stream: MemoryStream, patterns: Sequence[str], *, start: int, newest_only: bool = False) -> None:
         self._stream = stream
         self._patterns = patterns
         self._unread = OrderedDict.fromkeys(stream.matching(patterns, start=start, newest_only=newest_only))

@@ -33,9 +33,16 @@ class Greso:
     """
 
     def __init__(
-        self, *, target: float = 0.25, easy_share: float = 1 / 3, start: float = 0.5, step: float = 0.01,
-        floor: float = 0.01, window: int = 0, warm_up: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        target: float = 0.25,
+        easy_share: float = 1 / 3,
+        start: float = 0.5,
+        step: float = 0.01,
+        floor: float = 0.01,
+        window: int = 0,
+        warm_up: int = 0,
+    ) -> None:
         self.target = share("target", target)
         self.easy_share = share("easy_share", easy_share)
         self.start = share("start", start)

@@ -18,9 +18,14 @@ class Pools:
     """
 
     def __init__(
-        self, *, easy_above: float = 1.0, hard_below: float = 0.0, easy: float = 0.1, hard: float = 0.2,
+        self,
+        *,
+        easy_above: float = 1.0,
+        hard_below: float = 0.0,
+        easy: float = 0.1,
+        hard: float = 0.2,
         momentum: float = 1.0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.easy_above = share("easy_above", easy_above)
         self.hard_below = share("hard_below", hard_below)
         if not hard_below < easy_above:

@@ -81,10 +81,27 @@ class LaunchedServer:
         config.touch(mode=0o600)
         config.write_text(json.dumps({"api-key": self.key}))  # not on the command line, which everybody can read
         return await asyncio.create_subprocess_exec(
-            str(python), "-m", "sglang.launch_server",
-            "--config", str(config), "--host", HOST, "--port", str(port), "--model-path", str(self._model),
-            "--weight-version", self._label, "--dtype", self._dtype, "--custom-weight-loader", APPLY, DESCRIBE,
-            "--skip-tokenizer-init", "--incremental-streaming-output", "--enable-metrics",
+            str(python),
+            "-m",
+            "sglang.launch_server",
+            "--config",
+            str(config),
+            "--host",
+            HOST,
+            "--port",
+            str(port),
+            "--model-path",
+            str(self._model),
+            "--weight-version",
+            self._label,
+            "--dtype",
+            self._dtype,
+            "--custom-weight-loader",
+            APPLY,
+            DESCRIBE,
+            "--skip-tokenizer-init",
+            "--incremental-streaming-output",
+            "--enable-metrics",
             *server_flags(self._args),
             env=self._environment(),
             stdin=asyncio.subprocess.DEVNULL,
@@ -92,7 +109,7 @@ class LaunchedServer:
             stderr=asyncio.subprocess.STDOUT,
             start_new_session=True,  # it gets signals from here only
             preexec_fn=dies_with_parent(signal.SIGKILL),  # its own processes notice and end
-        )  # fmt: skip
+        )
 
     def _environment(self) -> Mapping[str, str]:
         environment = dict(os.environ)

@@ -118,14 +118,25 @@ class Loss:
         if section.correction != "none":
             assert batch.proximal_M is not None
             correction_M = correction_weights(
-                batch.proximal_M, batch.behaviour_M, batch.sequence_M, kind=section.correction,
-                level=section.correction_level, cap=section.correction_cap, floor=section.correction_floor,
-            )  # fmt: skip
+                batch.proximal_M,
+                batch.behaviour_M,
+                batch.sequence_M,
+                kind=section.correction,
+                level=section.correction_level,
+                cap=section.correction_cap,
+                floor=section.correction_floor,
+            )
         return Prepared(
-            behaviour_M=batch.behaviour_M, anchor_M=anchor_M, advantages_M=advantages_M, correction_M=correction_M,
-            reference_M=batch.reference_M, sequence_M=batch.sequence_M, lengths_S=batch.lengths_S,
-            values_M=batch.values_M, returns_M=returns_M,
-        )  # fmt: skip
+            behaviour_M=batch.behaviour_M,
+            anchor_M=anchor_M,
+            advantages_M=advantages_M,
+            correction_M=correction_M,
+            reference_M=batch.reference_M,
+            sequence_M=batch.sequence_M,
+            lengths_S=batch.lengths_S,
+            values_M=batch.values_M,
+            returns_M=returns_M,
+        )
 
     def weigh(self, prepared: Prepared, *, chosen_S: Tensor, current_M: Tensor | None = None) -> Weights:
         """Of the update over the chosen samples.
@@ -184,11 +195,15 @@ class Loss:
         if self._section.ratio == "sequence":
             log_ratio_N = sequence_means(log_ratio_N, sequence_N)
         return LossTokens(
-            current_N=current_N, log_ratio_N=bounded(log_ratio_N), anchor_N=anchor_N,
-            behaviour_N=prepared.behaviour_M[order_N], advantages_N=prepared.advantages_M[order_N],
-            sequence_N=sequence_N, entropy_N=entropy_N,
+            current_N=current_N,
+            log_ratio_N=bounded(log_ratio_N),
+            anchor_N=anchor_N,
+            behaviour_N=prepared.behaviour_M[order_N],
+            advantages_N=prepared.advantages_M[order_N],
+            sequence_N=sequence_N,
+            entropy_N=entropy_N,
             reference_N=None if prepared.reference_M is None else prepared.reference_M[order_N],
-        )  # fmt: skip
+        )
 
 
 def _by_critic(batch: LossBatch, penalty_M: Tensor | None, critic: CriticSection) -> tuple[Tensor, Tensor]:

@@ -17,9 +17,15 @@ from astraflow.learners.losses.ratios import bounded, sequence_sums
 
 
 def correction_weights(
-    proximal_M: Tensor, behaviour_M: Tensor, sequence_M: Tensor, *,
-    kind: Literal["truncate", "mask"], level: Literal["token", "sequence"], cap: float, floor: float,
-) -> Tensor:  # fmt: skip
+    proximal_M: Tensor,
+    behaviour_M: Tensor,
+    sequence_M: Tensor,
+    *,
+    kind: Literal["truncate", "mask"],
+    level: Literal["token", "sequence"],
+    cap: float,
+    floor: float,
+) -> Tensor:
     """float[M] ≥ 0.
 
     Args:

@@ -53,10 +53,16 @@ def token_sums(tokens: LossTokens, *, cut_N: Tensor, weight_N: Tensor) -> TokenS
     ratio_N = log_ratio_N.exp()
     reference_N, entropy_N = tokens.reference_N, tokens.entropy_N
     return TokenSums(
-        tokens=count, ratio=float(ratio_N.sum()), ratio_square=float(ratio_N.double().square().sum()),
-        ratio_max=float(ratio_N.max()), kl=float((torch.expm1(log_ratio_N) - log_ratio_N).clamp_min(0.0).sum()),
-        clipped=float(cut_N.sum()), masked=float((weight_N == 0).sum()), mismatch=float(gap_N.abs().sum()),
-        mismatch_max=float(gap_N.abs().max()), second_moment=float(gap_N.double().square().sum()),
+        tokens=count,
+        ratio=float(ratio_N.sum()),
+        ratio_square=float(ratio_N.double().square().sum()),
+        ratio_max=float(ratio_N.max()),
+        kl=float((torch.expm1(log_ratio_N) - log_ratio_N).clamp_min(0.0).sum()),
+        clipped=float(cut_N.sum()),
+        masked=float((weight_N == 0).sum()),
+        mismatch=float(gap_N.abs().sum()),
+        mismatch_max=float(gap_N.abs().max()),
+        second_moment=float(gap_N.double().square().sum()),
         reference_kl=0.0 if reference_N is None else float(kl_estimate(tokens.current_N, reference_N, "k3").sum()),
         token_entropy=0.0 if entropy_N is None else float(entropy_N.sum()),
-    )  # fmt: skip
+    )

@@ -30,7 +30,10 @@ PRESETS: Mapping[str, Preset] = {
         source="arXiv:2503.14476",
         loss=_CLIP | {"clip_high": 0.28},
         trainer={
-            "advantage": "grpo", "filters": ["zero-advantage"], "overlong_penalty": 1.0, "overlong_window": 0.2,
+            "advantage": "grpo",
+            "filters": ["zero-advantage"],
+            "overlong_penalty": 1.0,
+            "overlong_window": 0.2,
         },
     ),
     "dual-clip": Preset(source="arXiv:1912.09729", loss=_CLIP | {"dual_clip": 3.0}),
@@ -53,8 +56,12 @@ PRESETS: Mapping[str, Preset] = {
     "gspo": Preset(
         source="arXiv:2507.18071",
         loss={
-            "objective": "clip", "ratio": "sequence", "clip_low": 3e-4, "clip_high": 4e-4,
-            "aggregation": "sequence-mean", "proximal": "recompute",
+            "objective": "clip",
+            "ratio": "sequence",
+            "clip_low": 3e-4,
+            "clip_high": 4e-4,
+            "aggregation": "sequence-mean",
+            "proximal": "recompute",
         },
         trainer=_SEVERAL,
     ),
@@ -73,8 +80,12 @@ PRESETS: Mapping[str, Preset] = {
     ),
     "decoupled-ppo": Preset(
         source="arXiv:2505.24298",
-        loss=_CLIP | {
-            "proximal": "recompute", "correction": "mask", "correction_level": "token", "correction_cap": 5.0,
+        loss=_CLIP
+        | {
+            "proximal": "recompute",
+            "correction": "mask",
+            "correction_level": "token",
+            "correction_cap": 5.0,
         },
         trainer=_SEVERAL,
     ),
@@ -83,7 +94,7 @@ PRESETS: Mapping[str, Preset] = {
         loss=_CLIP | {"normalise": "batch"},
         trainer={"advantage": "gae", "filters": [], "critic": {}},
     ),
-}  # fmt: skip
+}
 """By the names of `[policies.<name>.trainer.loss].preset`."""
 
 

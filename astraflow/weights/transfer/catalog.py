@@ -53,9 +53,14 @@ class Retained:
             raise WeightsError(f"version {self.manifest.version} can't be built: the full before it is gone")
         manifest = self.manifest
         return Head(
-            policy=manifest.policy, version=manifest.version, step=manifest.step, epoch=manifest.epoch,
-            manifest_sequence=self.sequence, full_manifest_sequence=self.full, batch=manifest.batch,
-        )  # fmt: skip
+            policy=manifest.policy,
+            version=manifest.version,
+            step=manifest.step,
+            epoch=manifest.epoch,
+            manifest_sequence=self.sequence,
+            full_manifest_sequence=self.full,
+            batch=manifest.batch,
+        )
 
 
 async def head_of(bus: Bus, policy: str) -> Head | None:

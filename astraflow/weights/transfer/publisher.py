@@ -157,9 +157,15 @@ class WeightPublisher:
         await self.publish_ranks(files, version=version, step=step, batch=batch, finished=finished, probe=probe)
 
     async def publish_ranks(
-        self, files: Mapping[str, bytes], *, version: int, step: int, batch: int, finished: bool = False,
+        self,
+        files: Mapping[str, bytes],
+        *,
+        version: int,
+        step: int,
+        batch: int,
+        finished: bool = False,
         probe: Probe | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Like `publish`, of the tensors that the ranks have now."""
         started = clock.monotonic()
         offers = await _all([rank.offer(version) for rank in self._ranks])
@@ -349,9 +355,15 @@ class WeightPublisher:
         check_epoch(self._stream, last.epoch, self.epoch)
         recent = [VersionStep(version=version, step=step) for version, step in versions.items()][-RECENT_VERSIONS:]
         return Head(
-            policy=self._policy, version=last.version, step=last.step, batch=last.batch, epoch=self.epoch,
-            manifest_sequence=newest.sequence, full_manifest_sequence=full, recent=tuple(recent),
-        )  # fmt: skip
+            policy=self._policy,
+            version=last.version,
+            step=last.step,
+            batch=last.batch,
+            epoch=self.epoch,
+            manifest_sequence=newest.sequence,
+            full_manifest_sequence=full,
+            recent=tuple(recent),
+        )
 
     async def _put_head(self, head: Head) -> None:
         key = wiring.HEAD.key(self._policy)

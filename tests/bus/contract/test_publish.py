@@ -18,9 +18,14 @@ def _decision(index: int) -> Decision:
 
 def _request(id: str = "r") -> GenRequest:
     return GenRequest(
-        id=id, attempt=0, policy="solver", prompt_tokens=array_of([1], "i4"), sampling=Sampling(), seed=0,
+        id=id,
+        attempt=0,
+        policy="solver",
+        prompt_tokens=array_of([1], "i4"),
+        sampling=Sampling(),
+        seed=0,
         reply_subject="af.test.reply.n.1",
-    )  # fmt: skip
+    )
 
 
 async def test_the_same_id_is_stored_once_and_says_so(bus: Bus, topology: Topology) -> None:

@@ -136,9 +136,11 @@ def test_absurd_log_ratios_are_finite_in_fp32_too() -> None:
     for name in OBJECTIVES:
         case = batch_of([0.0, 0.0], [1.0, -1.0])
         single = type(case)(
-            behaviour_M=case.behaviour_M.float(), advantages_M=case.advantages_M.float(),
-            sequence_M=case.sequence_M, task_S=case.task_S,
-        )  # fmt: skip
+            behaviour_M=case.behaviour_M.float(),
+            advantages_M=case.advantages_M.float(),
+            sequence_M=case.sequence_M,
+            task_S=case.task_S,
+        )
         for gap in (700.0, -700.0):
             loss, gradient, sums = value_of(section(objective=name), single, [gap, gap])
             assert math.isfinite(loss)
@@ -166,9 +168,12 @@ def test_gradient_of_every_preset_equals_finite_differences(preset: str) -> None
             **{f: getattr(loss, f) for f in loss.__struct_fields__} | {"clip_low": 0.1, "clip_high": 0.1}
         )
     case = batch_of(
-        behaviour, advantages, lengths=lengths, reference=reference if loss.kl else None,
+        behaviour,
+        advantages,
+        lengths=lengths,
+        reference=reference if loss.kl else None,
         proximal=proximal if loss.proximal == "recompute" else None,
-    )  # fmt: skip
+    )
     _, gradient, _ = value_of(loss, case, current)
     assert any(gradient)
     step = 1e-6

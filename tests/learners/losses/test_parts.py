@@ -176,9 +176,12 @@ def test_any_split_into_micro_batches_gives_the_same_loss_and_gradient(
     behaviour, proximal, reference, current = map(list, zip(*flat, strict=True))
     lengths = [len(members) for _, members in samples]
     case = batch_of(
-        behaviour, [advantage for advantage, members in samples for _ in members], lengths=lengths,
-        proximal=proximal if loss.proximal == "recompute" else None, reference=reference if loss.kl else None,
-    )  # fmt: skip
+        behaviour,
+        [advantage for advantage, members in samples for _ in members],
+        lengths=lengths,
+        proximal=proximal if loss.proximal == "recompute" else None,
+        reference=reference if loss.kl else None,
+    )
     starts = [sum(lengths[:s]) for s in range(len(lengths))]
     places = [list(range(start, start + length)) for start, length in zip(starts, lengths, strict=True)]
     cut = data.draw(st.integers(1, len(places) - 1))
