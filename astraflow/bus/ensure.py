@@ -100,8 +100,8 @@ def check_same(stream: str, wanted: dict[str, Any], found: dict[str, Any]) -> No
         has = ", ".join(f"{key}={found.get(key)}" for key in different)
         expected = ", ".join(str(value) for value in different.values())
         raise BusError(
-            f"stream {stream} has {has}, expected {expected}; delete the stream, put the old settings back in "
-            f"the run file, or give the run another name"
+            f"stream {stream} has {has}, expected {expected}: [bus] was changed, or an earlier version began the run; "
+            f"put the old settings back, finish it with that version, or begin anew (`up --fresh`, or another run.name)"
         )
 
 
