@@ -1,6 +1,6 @@
 """Notice that this machine is about to be taken away: a file that appears, or a command that begins to succeed.
 
-It drains nothing; whoever waits for `noticed` does. A signal is a notice too, but that is the node's (node.py).
+It drains nothing; whoever waits for `noticed` does. A signal is a notice too, but that is the node's (`stopper.py`).
 """
 
 import asyncio

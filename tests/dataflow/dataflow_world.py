@@ -307,3 +307,28 @@ class World:
                 self.train(policy)
             self.now += 1.0
         raise AssertionError(f"not finished after {most_steps} steps: {self.core.waits_for()}")
+
+
+GOOD, BAD = {"solver": 1.0}, {"solver": 0.0}
+
+
+def world_of(
+    *, steps: int = 4, group_size: int = 2, dataflow: DataflowSection | None = None, **trainer: object
+) -> World:
+    section = TrainerSection(steps=steps, batch_groups=2, **trainer)
+    source = SourceSection(env="math", group_size=group_size)
+    return World(config_of(trainers={"solver": section}, sources={"train": source}, dataflow=dataflow))
+
+
+def read_all(world: World) -> None:
+    while world.read < len(world.episodes):
+        world.read_one()
+
+
+def answer_group(world: World, index: int, *rewards: float) -> None:
+    """Answer a group's members in order; one reward each."""
+    tasks = sorted((t for t in world.queue if t.group_id == f"inc/train/0/{index}"), key=lambda task: task.member)
+    for task, reward in zip(tasks, rewards, strict=True):
+        world.queue.remove(task)
+        world.answer(task, {"solver": reward})
+    read_all(world)
