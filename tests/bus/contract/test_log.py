@@ -163,7 +163,9 @@ async def test_a_stream_with_other_settings_is_refused_with_both_values(place: P
         await one.ensure()
         await one.ensure()
     async with place.connect(make_topology(max_tasks=6), producer="two") as two:
-        with pytest.raises(BusError, match=r"AF_test_local_TASKS has max_msgs_per_subject=5, expected 6: .*an earlier version began"):
+        with pytest.raises(
+            BusError, match=r"AF_test_local_TASKS has max_msgs_per_subject=5, expected 6: .*an earlier version began"
+        ):
             await two.ensure()
 
 
