@@ -68,6 +68,11 @@ class Command:
             pass
         raise AssertionError(f"no {text!r} in:\n{self.output}")
 
+    async def shows(self, text: str) -> None:
+        """Its output holds this, or will: for lines whose place among others isn't given."""
+        if text not in self.output:
+            await self.expect(text)
+
     async def end(self, within_s: float = PATIENCE_S) -> int:
         """Read to the end; the exit code."""
         assert self.process.stdout is not None

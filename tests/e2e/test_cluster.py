@@ -105,7 +105,7 @@ async def test_equal_nodes_train_a_run_to_its_end_although_the_first_is_killed(h
 
         await takes(a, "trainer", "dataflow", "recorder")
         await takes(b, "policy", "rollout")
-        await a.expect("solver step 12/")  # behind the first checkpoint
+        await a.shows("solver step 12/")  # behind the first checkpoint
         a.process.kill()
         await a.end()
         await takes(b, "trainer", "dataflow", "recorder")
@@ -165,7 +165,7 @@ async def test_what_a_node_lacks_is_in_status_and_others_take_it(hub: Hub) -> No
     join = ["node", "--join", hub.url, "--token-file", "../hub/token", "--folder", "../runs", "--name", "poor"]
     async with started(hub.folder / "elsewhere", *join) as poor:
         await poor.expect("not rollout: game: my_game can't be imported here")
-        await poor.expect("takes ")
+        await poor.shows("takes ")
         code, output = await finished(hub.folder, "status", "--url", *hub.at, "--run", "demo")
         assert re.search(r"no dataflow: no tasks are issued \(not on poor-\S+: game: my_game can't be", output), output
         async with hub.node("--name", "rich") as rich:

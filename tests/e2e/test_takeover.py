@@ -73,7 +73,7 @@ async def test_a_killed_and_a_frozen_dataflow_are_replaced_and_the_frozen_one_is
     (tmp_path / "run.toml").write_text(text)
     async with started(tmp_path, "up", "run.toml") as command:
         await command.expect("is standby")
-        await command.expect("solver step 3/")
+        await command.shows("solver step 3/")
         killed = leader(command)
         kill(killed, parent=command.process.pid)
         await command.expect(f"takes over dataflow from {killed}: its process has ended (epoch 2)")
