@@ -72,7 +72,7 @@ def accumulate_gradients(
         if not math.isfinite(total + value_total):
             break
         started = clock.monotonic()
-        part.backward()  # type: ignore[no-untyped-call]
+        loss.backward(part)
         backward_s += clock.monotonic() - started
     return Backward(
         loss=total,
