@@ -19,10 +19,11 @@ _FIRST_OUTGOING_PORT = 32_768  # where the system doesn't say
 
 def free_port(host: str = "127.0.0.1") -> int:
     """A port that nobody listens on at this moment. Raises OSError: not an address of ours, or no port is free."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for attempt in range(TRIES):
         port = _FIRST_PORT + secrets.randbelow(_first_outgoing_port() - _FIRST_PORT)
         try:
-            with socket.create_server((host, port)):
+            with socket.create_server((host, port), family=family):
                 return port
         except OSError as exc:
             if exc.errno != errno.EADDRINUSE or attempt == TRIES - 1:
@@ -33,6 +34,11 @@ def free_port(host: str = "127.0.0.1") -> int:
 def host_for_others(host: str) -> str:
     """How other machines call the one that listens on `host`: its name, if it listens everywhere."""
     return socket.getfqdn() if host in _WILDCARDS else host
+
+
+def host_port(host: str, port: int) -> str:
+    """HOST:PORT, an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _first_outgoing_port() -> int:

@@ -27,6 +27,7 @@
     secure        the folder of a secured server
     server        a nats-server of our own, as a child process
     serverinfo    whether a server is one that AstraFlow can work with
+    serversettings  the settings of a nats-server of our own, and what its own words say of a start that failed
     session       one life of one nats-py client
     topology      names of a run's subjects, streams, consumers and keys
     trust         who we are to the server, and why we trust it

@@ -13,7 +13,7 @@ from astraflow.cli import leaf
 from astraflow.cli.arguments import Verbs, add_verb, listen_address, variable
 from astraflow.errors import BusError, ConfigError
 from astraflow.paths import user_path
-from astraflow.ports import host_for_others
+from astraflow.ports import host_for_others, host_port
 
 if TYPE_CHECKING:
     from astraflow.bus import HubDoor
@@ -151,7 +151,7 @@ async def _serve(
 def _greeting(folder: "SecureFolder", host: str, port: int) -> str:
     """What to put into the run file, and what to copy and run on other machines."""
     url = _address(host, port)
-    lines = [f"nats-server listens on {host}:{port}; its folder is {folder.path}"]
+    lines = [f"nats-server listens on {host_port(host, port)}; its folder is {folder.path}"]
     for run_name, credentials in folder.credentials.items():
         join = ["astraflow", "node", "--join", url, "--run", run_name]
         submit = ["astraflow", "submit", "run.toml", "--url", url]
@@ -172,7 +172,7 @@ def _greeting(folder: "SecureFolder", host: str, port: int) -> str:
 def _plain_greeting(folder: Path, host: str, port: int) -> str:
     url, token = _address(host, port), ["--token-file", str(folder / "token")]
     return (
-        f"nats-server listens on {host}:{port}; its folder is {folder}\n"
+        f"nats-server listens on {host_port(host, port)}; its folder is {folder}\n"
         f"on every machine of the cluster, with a copy of {folder / 'token'}:\n"
         f"  {shlex.join(['astraflow', 'node', '--join', url, *token])}\n"
         f"and once, anywhere:\n"
@@ -182,4 +182,4 @@ def _plain_greeting(folder: Path, host: str, port: int) -> str:
 
 def _address(host: str, port: int) -> str:
     """How other machines reach it; a wildcard address becomes this machine's name."""
-    return f"nats://{host_for_others(host)}:{port}"
+    return f"nats://{host_port(host_for_others(host), port)}"
