@@ -32,6 +32,7 @@
     ├── TrainingError              the author of the run: training diverged or can't go on from what is there
     │   └── DamagedCheckpointError nobody: it is set aside, and the one before is used
     ├── RowError                   who reads a question file, and says which row it is
+    ├── ProcessError               the user: a process of a node failed, and would again
     ├── EmptyGroupError            the caller: a group without members has no advantages
     ├── OutputLostError            the user: what was asked for could not be printed
     ├── StalledError               the author of a simulation: nothing will ever happen on its loop
@@ -207,6 +208,10 @@ class DamagedCheckpointError(TrainingError):
     def __init__(self, text: str, *, checkpoint: Path) -> None:
         super().__init__(text)
         self.checkpoint = checkpoint
+
+
+class ProcessError(AstraflowError):
+    """A process of this node failed in a way that another start would only repeat."""
 
 
 class EmptyGroupError(AstraflowError):

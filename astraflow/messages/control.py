@@ -142,6 +142,9 @@ class ControlKind(StrEnum):
     SET = "set"  # change the data algorithms' knob `name` to `value`
 
 
+PROCESS_FAILED = "process-failed"
+"""Name of the event of a process that its node doesn't start again; field `ends` = the node ends for it."""
+
 CONTROL_EVENT = "control"
 """Name of the event that answers an order: its fields have the order's id, and `refusal`, "" = it is carried out."""
 
