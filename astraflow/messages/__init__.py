@@ -22,6 +22,7 @@ from astraflow.messages.arrays import Array, array_of
 from astraflow.messages.codec import SCHEMA_VERSION, Decoded, Envelope, decode, encode, encode_envelope
 from astraflow.messages.control import (
     CONTROL_EVENT,
+    EVENT_LEVELS,
     PROCESS_FAILED,
     Control,
     ControlKind,
@@ -69,6 +70,7 @@ from astraflow.messages.weights import (
 
 __all__ = [
     "CONTROL_EVENT",
+    "EVENT_LEVELS",
     "MESSAGE_TYPES",
     "PROCESS_FAILED",
     "SCHEMA_VERSION",

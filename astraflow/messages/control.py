@@ -176,6 +176,9 @@ class Ledger(Message, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()  # sentences on the last groups that weren't trained, oldest first; at most ten
 
 
+EVENT_LEVELS = ("info", "warning", "error")
+
+
 class Event(Message, frozen=True, kw_only=True):
     """Something a person may want to know. Subject event.<level>."""
 

@@ -17,6 +17,7 @@ from astraflow.config import EXTERNAL, RunConfig, WeightsSection
 from astraflow.errors import ConfigError, EngineError
 from astraflow.messages import Metrics
 from astraflow.messages.metric_names import EVAL
+from astraflow.named import nearest
 from astraflow.node.up import UpOptions, up
 from astraflow.view.jsonl_lines import read_episodes, read_metrics
 
@@ -38,7 +39,7 @@ def evaluation_of(config: RunConfig, models: dict[str, str], sets: Sequence[str]
     """
     wanted = {name: section for name, section in config.eval.items() if not sets or name in sets}
     if missing := set(sets) - set(wanted):
-        raise ConfigError(f"there is no [eval.{min(missing)}]; there are {', '.join(config.eval) or 'none'}")
+        raise ConfigError(f"there is no [eval.{min(missing)}]{nearest(min(missing), config.eval)}")
     if not wanted:
         raise ConfigError("the run file has no [eval.<name>]: nothing to evaluate")
     for name, section in wanted.items():
