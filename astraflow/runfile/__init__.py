@@ -1,5 +1,6 @@
 """The run file: read, overridden, checked, documented. The schema itself is `astraflow.config`.
 
+broken_toml    what can still be read of a TOML text that isn't valid
 checks         what the keys of a run file mean together
 critic_checks  what `[policies.<name>.trainer.critic]` means together with the trainer's other keys
 decode         from a TOML tree to a typed RunConfig, with errors that name key, place and nearest name

@@ -220,7 +220,7 @@ async def _record_alone(ctx: ActorContext) -> None:
             group.create_task(log.copy(done))
         await ctx.stopping.wait()
         ctx.set_state(MemberState.DRAINING)
-        if ctx.stop_reason == "finished":
+        if ctx.stop_reason != "drain":  # the run ends everywhere at once; a node that drains ends its recorder last
             await _others_gone(ctx)
         done.set()
     failure = await _failure(ctx, after=events_before)
