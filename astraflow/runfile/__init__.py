@@ -13,6 +13,7 @@ overrides      `--set a.b=value`
 schema         the shape of the run file, read from the structs of `astraflow.config`
 sglang_checks  what [policies.<name>.engine.sglang] means together with the rest
 stages         the data algorithms of a run file
+tokenizer_checks  whether tokenizers of model folders can be read
 toml           writing TOML, and finding the line of a key in a TOML text
 transports     what the keys of [policies.<name>.weights] mean together
 unknown        what stands where a run file's value is wrong, so that the rest can still be checked
@@ -25,5 +26,6 @@ from astraflow.runfile.downloads import downloads
 from astraflow.runfile.load import load, resolved
 from astraflow.runfile.question_sets import question_sets
 from astraflow.runfile.stages import pipeline
+from astraflow.runfile.tokenizer_checks import tokenizer_notes
 
-__all__ = ["downloads", "load", "pipeline", "question_sets", "resolved", "unseen_answers"]
+__all__ = ["downloads", "load", "pipeline", "question_sets", "resolved", "tokenizer_notes", "unseen_answers"]

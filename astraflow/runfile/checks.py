@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from astraflow.config import EnvSection, EvalSection, PolicySection, RunConfig, SourceSection, TrainerSection
+from astraflow.dataflow.submissions import PREFIX
 from astraflow.dataflow.tasks import players_of, trained_by
 from astraflow.errors import ConfigError
 from astraflow.messages.sampling import why_untrainable
@@ -22,6 +23,7 @@ from astraflow.runfile.transports import check_transport
 from astraflow.runfile.unknown import forget, settled
 
 FULLS_IN_WEIGHTS = 3
+_SMALLEST_WEIGHTS_BYTES = 1 << 10  # the smallest model that there is takes more
 
 
 def check(config: RunConfig, where: Where) -> Iterator[ConfigError]:
@@ -51,6 +53,7 @@ def _checks(config: RunConfig, where: Where) -> Iterator[Iterator[ConfigError]]:
     for name, evaluation in config.eval.items():
         yield _check_eval(name, evaluation, config, where)
     for name, source in config.sources.items():
+        yield _check_source_name(name, where)
         yield _check_groups(name, source, config, where)
     for name, policy in config.policies.items():
         yield _check_model(name, policy, where)
@@ -107,6 +110,13 @@ def _check_known(
         there_are = f"; there are {', '.join(known)}" if known else ""
         hint = did_you_mean(name, known) or there_are
         yield where.error(path, f"there is no [{table}.{name}]{hint}")
+
+
+def _check_source_name(name: str, where: Where) -> Iterator[ConfigError]:
+    if name.startswith(PREFIX):
+        yield where.error(
+            ("sources", name), f"names that begin with {PREFIX} are for tasks that users submit; rename it"
+        )
 
 
 def _check_groups(name: str, source: SourceSection, config: RunConfig, where: Where) -> Iterator[ConfigError]:
@@ -198,6 +208,13 @@ def _check_warm_up(name: str, trainer: TrainerSection, where: Where) -> Iterator
 def _check_weights_stream(name: str, policy: PolicySection, config: RunConfig, where: Where) -> Iterator[ConfigError]:
     bound = config.bus.max_weights_bytes
     size = model_bytes(policy.model)
+    if not size and 0 < bound < _SMALLEST_WEIGHTS_BYTES:  # a model that isn't here yet
+        yield where.error(
+            ("bus", "max_weights_bytes"),
+            f"is {bound}, less than the parts of one version take; use {FULLS_IN_WEIGHTS} times the size of the "
+            "largest model, or 0 to have it computed",
+        )
+        return
     if bound and size and bound < FULLS_IN_WEIGHTS * size:
         yield where.error(
             ("bus", "max_weights_bytes"),

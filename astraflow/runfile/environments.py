@@ -21,6 +21,7 @@ from astraflow.models.hub import never_fetching
 from astraflow.named import USERS_ERRORS, load_function
 from astraflow.runfile.checks import trainable
 from astraflow.runfile.decode import Where
+from astraflow.runfile.tokenizer_checks import find_tokenizers
 from astraflow.runfile.unknown import known_part
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ def find(config: RunConfig) -> Iterator[Finding]:
         except AstraflowError as exc:
             yield Finding(("envs", name), str(exc))
     yield from _find_losses(config)
+    yield from (Finding(path, problem) for path, problem in find_tokenizers(config))
 
 
 def _find_in(name: str, section: EnvSection, config: RunConfig) -> Iterator[Finding]:
