@@ -28,6 +28,8 @@ SENTENCES = {
 class _Handler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         said = record.getMessage()
+        if hasattr(record, "fields"):  # an event of the run: the view has it, and a process's end is told once
+            return
         if sentence := SENTENCES.get(said):
             said = sentence.format_map(vars(record))
         elif why := vars(record).get("why") or vars(record).get("error"):

@@ -56,6 +56,7 @@ def test_a_warning_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     log.warning("bus.dead_letter", extra={"stream": "AF_x", "sequence": 7, "why": "no magic"})
     log.warning("rows left out", extra={"why": "they are empty"})
     log.info("bus.quiet")
+    log.error("process-failed", extra={"text": "told by the view", "fields": {}})  # as `Bus.event` logs
     assert capsys.readouterr().err.splitlines() == [
         "astraflow: message 7 of AF_x can't be read and is set aside: no magic",
         "astraflow: rows left out: they are empty",

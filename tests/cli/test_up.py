@@ -246,6 +246,7 @@ async def test_users_code_that_fails_ends_the_run_with_its_line_told_once(folder
     )
     assert (code, output.count("own.py line 3")) == (1, 1), output
     assert output.endswith(f"astraflow: {why}\n")
+    assert "process-failed" not in output
     summary = json.loads((folder / "runs/demo/summary.json").read_text())
     assert (summary["finished"], summary["stop_reason"], summary["failure"]) == (False, "failed", why)
     events = [json.loads(line) for line in (folder / "runs/demo/events.jsonl").read_text().splitlines()]
