@@ -33,13 +33,12 @@ class MasterWeights:
     def __init__(
         self, model: nn.Module, section: TrainerSection, *, dtype: torch.dtype, dither_seed: int | None
     ) -> None:
-        generator = None if dither_seed is None else torch.Generator().manual_seed(dither_seed)
         self._section = section
         self._weights = dict(model.named_parameters())
         self.masters: dict[str, Tensor] = {}
         self.dithered = 0  # tensors that start inside their bf16 cell
         for name, weight in self._weights.items():
-            self.masters[name] = self._take_over(weight, dtype, generator)
+            self.masters[name] = self._take_over(name, weight, dtype, dither_seed)
         # Decay shrinks matrices; norms and biases are not meant to tend to 0.
         groups: list[dict[str, Any]] = [
             {"params": [m for m in self.masters.values() if m.ndim > 1]},
@@ -53,14 +52,16 @@ class MasterWeights:
             fused=True,
         )
 
-    def _take_over(self, weight: nn.Parameter, dtype: torch.dtype, generator: torch.Generator | None) -> Tensor:
+    def _take_over(self, name: str, weight: nn.Parameter, dtype: torch.dtype, dither_seed: int | None) -> Tensor:
         source = weight.data
         weight.data = source.to(dtype)
         if dtype == torch.float32:
             return weight
-        dither = generator is not None and on_bf16_grid(source)
-        master = dithered_master(weight.data, generator) if dither and generator else source.float().clone()
-        self.dithered += dither
+        if dither_seed is not None and on_bf16_grid(source):
+            master = dithered_master(weight.data, seed=dither_seed, name=name)
+            self.dithered += 1
+        else:
+            master = source.float().clone()
         weight.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
             lambda _: _move_gradient(weight, master)
         )
