@@ -335,6 +335,9 @@ class TorchLearner:
         if self._critic is not None and critic:
             self._critic.replace(critic)
 
+    def close(self) -> None:
+        """It has nothing but memory; the ranks' lead ends them."""
+
     def export_model(self, folder: Path) -> None:
         """Write a folder that transformers loads, tokenizer and chat template included."""
         tensors = self.export()

@@ -22,6 +22,7 @@ from typing import Any
 
 from astraflow import clock
 from astraflow.actors.base.exits import EXIT_FENCED, EXIT_USER, describe_exit, last_line
+from astraflow.lifeline import EXIT_TOGETHER
 from astraflow.node.child import Child, ProcessSpec
 
 RESTART_WINDOW_S = 600.0
@@ -164,6 +165,8 @@ class Supervisor:
                     return
                 elif code == EXIT_FENCED:
                     self._report(f"{child.spec.name} was fenced off and starts again: {last_line(child.spec.log_file)}")
+                elif code == EXIT_TOGETHER:
+                    self._report(f"{child.spec.name} starts again with its ranks: {last_line(child.spec.log_file)}")
                 else:
                     self._report(f"{child.spec.name} {describe_exit(code)}; see {child.spec.log_file}")
                 await self._pause_before_restart(child, code)

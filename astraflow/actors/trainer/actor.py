@@ -350,6 +350,7 @@ async def _train(ctx: ActorContext, section: TrainerSection, held: HeldLease, fu
             await trainer.checkpoint()
             if trainer.done:
                 await trainer.finish()
+        await resumed.thread(resumed.learner.close)
     finally:
         resumed.trained.close()
         resumed.thread.close()

@@ -49,3 +49,8 @@ def join(*, rank: int, size: int, port: int, host: str = "127.0.0.1", timeout_s:
     timeout = datetime.timedelta(seconds=timeout_s)
     dist.distributed_c10d.default_pg_timeout = timeout
     dist.init_process_group("gloo", init_method=f"tcp://{host}:{port}", rank=rank, world_size=size, timeout=timeout)
+
+
+def part() -> None:
+    """Leave the default process group."""
+    dist.destroy_process_group()
