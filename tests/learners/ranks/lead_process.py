@@ -1,6 +1,6 @@
-"""A process that leads ranks, for tests that kill some: `python -m tests.learners.ranks.lead_process MODEL FOLDER SIZE`.
+"""A process that leads ranks, for tests that kill some of them. Arguments: model folder, state folder, ranks.
 
-It writes a line to stdout whenever something is done: the followers' process ids, then what each line of stdin asked for.
+It writes a line to stdout whenever something is done: its followers' process ids, then what a line of stdin asks for.
 """
 
 import sys
@@ -11,32 +11,37 @@ from astraflow.learners.ranks.lead import RankedLearner
 from tests.learners.learner_cases import batch, digest, section
 
 
+def tell(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
 def main(model: Path, folder: Path, size: int) -> None:
     one = section(ranks=RanksSection(data=size, silent_s=2.0))
     learner = RankedLearner(model, one, seed=3, threads=size, temperature=1.0, reference_folder=None)
-    print(*(process.pid for process in learner._followers.values()), flush=True)
+    tell(" ".join(str(process.pid) for process in learner._followers.values()))
     for number, line in enumerate(sys.stdin):
         match line.strip():
             case "step":
                 assert learner.step(batch(number)).trained
-                print(digest(learner.export()), flush=True)
+                tell(digest(learner.export()))
             case "steps":  # until it is killed
-                print("on", flush=True)
+                tell("on")
                 while True:
                     learner.step(batch(number))
             case "saves":
-                print("on", flush=True)
+                tell("on")
                 while True:
                     learner.save(folder)
             case "save":
                 learner.save(folder)
-                print("saved", flush=True)
+                tell("saved")
             case "restore":
                 learner.restore(folder)
-                print(digest(learner.export()), flush=True)
+                tell(digest(learner.export()))
             case "stop":
                 learner.close()
-                print("stopped", flush=True)
+                tell("stopped")
                 return
 
 
