@@ -51,6 +51,7 @@ class Supervisor:
         first_backoff_s: pause before the first restart in a row; it doubles up to 15 s.
         startable: awaited before a process is started again, so that what it can't do without is there.
         stays: told of a process that failed for good, in place of draining everything; None = it drains.
+        ranks_lost: awaited with a sentence when a process ended because one that it computes with did; None = `report`.
     """
 
     def __init__(
@@ -64,12 +65,14 @@ class Supervisor:
         first_backoff_s: float = _FIRST_BACKOFF_S,
         startable: Callable[[], Coroutine[Any, Any, Any]] | None = None,
         stays: Callable[[Failure], None] | None = None,
+        ranks_lost: Callable[[str], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
         self._children = [Child(spec) for spec in specs]
         self._grace_s = grace_s
         self._max_restarts = max_restarts
         self._resume = resume
         self._report = report
+        self._ranks_lost = ranks_lost
         self._first_backoff_s = first_backoff_s
         self._startable = startable
         self._stays = stays
@@ -166,7 +169,11 @@ class Supervisor:
                 elif code == EXIT_FENCED:
                     self._report(f"{child.spec.name} was fenced off and starts again: {last_line(child.spec.log_file)}")
                 elif code == EXIT_TOGETHER:
-                    self._report(f"{child.spec.name} starts again with its ranks: {last_line(child.spec.log_file)}")
+                    text = f"{child.spec.name} starts again with its ranks: {last_line(child.spec.log_file)}"
+                    if self._ranks_lost is not None:
+                        await self._ranks_lost(text)
+                    else:
+                        self._report(text)
                 else:
                     self._report(f"{child.spec.name} {describe_exit(code)}; see {child.spec.log_file}")
                 await self._pause_before_restart(child, code)
