@@ -103,6 +103,9 @@ class TrainerSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     prefetch: Annotated[int, doc("batches bound ahead of the trainer; 0 if max_staleness = 0", ge=0)] = 1
     micro_batch_tokens: Annotated[int, doc("tokens per forward pass, padding included", ge=16)] = 2048
     dtype: Annotated[Literal["auto", "bf16", "fp32"], doc("of weights and activations; the master is fp32")] = "auto"
+    activation_checkpointing: Annotated[
+        bool, doc("compute each layer anew in the backward pass instead of keeping what is inside it: less memory")
+    ] = False
     dither: Annotated[bool, doc("start the fp32 master inside its bf16 cell, see docs/decisions")] = True
     ranks: RanksSection = RanksSection()
     checkpoint_every: Annotated[int, doc("steps between checkpoints", ge=1)] = 10

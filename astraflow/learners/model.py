@@ -5,12 +5,15 @@ Not here: how a folder becomes a model (`models/loading.py`), masters, optimizer
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
+from torch.utils.checkpoint import checkpoint
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from astraflow.errors import ConfigError
 from astraflow.learners.attention import register_attention
@@ -62,11 +65,14 @@ class LoadedModel:
                 each.reshard()
 
 
-def load_model(folder: Path, sharding: Sharding | None = None) -> LoadedModel:
+def load_model(
+    folder: Path, sharding: Sharding | None = None, *, activation_checkpointing: bool = False
+) -> LoadedModel:
     """Raises ConfigError for a folder that is missing, incomplete, or holds a model that can't be trained here.
 
     Args:
         sharding: the ranks that load it together; None: this process alone.
+        activation_checkpointing: keep of each layer only its inputs for the backward pass, which computes it anew.
     """
     module = load_causal(folder, sharding)
     config, head = module.config.get_text_config(), module.get_output_embeddings()
@@ -87,6 +93,8 @@ def load_model(folder: Path, sharding: Sharding | None = None) -> LoadedModel:
     )
     if shares_prefixes:
         module.set_attn_implementation(register_attention())
+    if activation_checkpointing:
+        _recompute_layers(module)
     inner = sum(p.numel() for p in module.parameters()) - module.get_input_embeddings().weight.numel()
     return LoadedModel(
         module=module,
@@ -107,6 +115,19 @@ def load_frozen(folder: Path, dtype: torch.dtype, sharding: Sharding | None = No
             parameter.data = parameter.data.to(dtype)
         parameter.requires_grad_(False)
     return model
+
+
+def _recompute_layers(module: nn.Module) -> None:
+    """Same gradients to the last bit. Not by transformers' own switch, which works in training mode, with dropout."""
+    layers = [each for each in module.modules() if isinstance(each, GradientCheckpointingLayer)]
+    if not layers:
+        raise ConfigError(
+            f"{type(module).__name__} has no layers that can be computed anew; "
+            "set trainer.activation_checkpointing = false"
+        )
+    for layer in layers:
+        again = partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)
+        layer.forward = again
 
 
 def _open_forward(module: Any) -> None:

@@ -90,7 +90,7 @@ class TorchLearner:
         self._loss = Loss(section.loss, section.critic)
         self._team: Team = team or Alone()
         self._dtype = dtype = compute_dtype(section.dtype)
-        self._model = load_model(model_folder, sharding)
+        self._model = load_model(model_folder, sharding, activation_checkpointing=section.activation_checkpointing)
         self._share_prefixes = share_prefixes and self._model.shares_prefixes
         self._costs = Costs(attention=self._model.attention_cost)
         self._steps = 0

@@ -19,6 +19,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "default": {},
     "two updates": {"updates_per_batch": 2},
     "sequence ratios": {"loss": LossSection(ratio="sequence")},
+    "recomputed layers": {"activation_checkpointing": True},
     "m2po": {"loss": LossSection(m2_threshold=0.001)},
     "proximal": {"loss": LossSection(proximal="recompute", correction="token")},
     "reference": {"loss": LossSection(kl=0.1, entropy_bonus=0.01)},
