@@ -53,5 +53,5 @@ class Learner(Protocol):
         ...
 
     def close(self) -> None:
-        """End what it has besides memory: other processes. It is not called again."""
+        """End what it has besides memory: other processes. From any thread; nothing is called afterwards."""
         ...

@@ -350,7 +350,7 @@ async def _train(ctx: ActorContext, section: TrainerSection, held: HeldLease, fu
             await trainer.checkpoint()
             if trainer.done:
                 await trainer.finish()
-        await resumed.thread(resumed.learner.close)
     finally:
+        await asyncio.to_thread(resumed.learner.close)  # first: other processes of its thread end with the thread
         resumed.trained.close()
         resumed.thread.close()

@@ -5,6 +5,7 @@ pickled objects.
 """
 
 import datetime
+import os
 from collections.abc import Sequence
 
 import torch
@@ -41,14 +42,15 @@ class Ranks:
         return [bytes(row[:size].numpy()) for row, size in zip(all_RB, sizes.tolist(), strict=True)]
 
 
-def join(*, rank: int, size: int, port: int, host: str = "127.0.0.1", timeout_s: float) -> None:
-    """Make the default process group; returns when all ranks are there. Raises RuntimeError after `timeout_s`.
+def join(*, rank: int, size: int, port: int, timeout_s: float) -> None:
+    """Make the default process group, of processes on this machine; returns when all ranks are there. Raises RuntimeError after `timeout_s`.
 
     The timeout is also that of every collective, and of the groups that torch makes of parts of the ranks.
     """
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else it looks up this machine's name, which need not resolve
     timeout = datetime.timedelta(seconds=timeout_s)
     dist.distributed_c10d.default_pg_timeout = timeout
-    dist.init_process_group("gloo", init_method=f"tcp://{host}:{port}", rank=rank, world_size=size, timeout=timeout)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size, timeout=timeout)
 
 
 def part() -> None:

@@ -59,7 +59,6 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
 def build_rank(place: Place) -> TorchLearner:
     """Meet the other ranks and load this one's pieces. Raises as TorchLearner; RuntimeError if one stays away."""
     recipe = msgspec.msgpack.decode(place.recipe, type=Recipe)
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     group.join(rank=place.rank, size=place.size, port=place.port, timeout_s=_MEET_WITHIN_S)
     ranks = recipe.section.ranks
     return TorchLearner(
@@ -114,6 +113,7 @@ class RankedLearner:
     ) -> None:
         self._ranks = section.ranks
         self._ending = threading.Lock()
+        self._closing = threading.Event()
         self._lines: list[Line] = []
         self._followers: dict[int, subprocess.Popen[bytes]] = {}  # by rank
         size = section.ranks.size
@@ -205,6 +205,8 @@ class RankedLearner:
         except _BEYOND:
             raise
         except BaseException as exc:
+            if self._closing.is_set():
+                raise
             # Most often another rank is gone, and its line says so in a moment, better than torch does.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 for process in self._followers.values():
@@ -254,7 +256,8 @@ class RankedLearner:
             self._learner.export_model(folder)
 
     def close(self) -> None:
-        """Let the followers end."""
+        """Let the followers end; from any thread, also while they compute: what they do then is lost."""
+        self._closing.set()
         for line in self._lines:
             line.stop()
         for process in self._followers.values():
@@ -262,6 +265,7 @@ class RankedLearner:
                 process.wait(self._ranks.silent_s)
             except subprocess.TimeoutExpired:
                 process.kill()
+                process.wait()
         for line in self._lines:
             line.close()
         group.part()
