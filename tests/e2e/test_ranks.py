@@ -12,7 +12,11 @@ from tests.cli.toyrun import finished, sets, started
 
 EXAMPLE = Path(__file__).parents[2] / "examples/tiny.toml"
 TWO = sets(
-    "policies.solver.trainer.ranks.data=2", "policies.solver.trainer.checkpoint_every=2", "eval.held-out.every_steps=0"
+    "policies.solver.trainer.ranks.data=2",
+    "policies.solver.trainer.ranks.settle_s=600",
+    "policies.solver.trainer.ranks.silent_s=60",
+    "policies.solver.trainer.checkpoint_every=2",
+    "eval.held-out.every_steps=0",
 )
 
 
@@ -25,7 +29,7 @@ async def test_a_killed_rank_is_told_of_and_its_learner_goes_on_from_the_checkpo
         os.kill(int(follower), signal.SIGKILL)
         await command.expect(f"starts again with its ranks: rank 1 of 2 (process {follower}) ended with SIGKILL")
         await command.expect("takes over trainer-solver")
-        line = await command.expect(" step ")
+        line = await command.expect("solver step ")
         step = re.search(r"step (\d+)/1000", line)
         assert step, line
         _, status = await finished(tmp_path, "status")

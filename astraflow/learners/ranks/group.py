@@ -43,9 +43,11 @@ class Ranks:
 
 
 def join(*, rank: int, size: int, port: int, timeout_s: float) -> None:
-    """Make the default process group, of processes on this machine; returns when all ranks are there. Raises RuntimeError after `timeout_s`.
+    """Make the default process group, of processes on this machine; returns when all ranks are there.
 
     The timeout is also that of every collective, and of the groups that torch makes of parts of the ranks.
+
+    Raises: RuntimeError if a rank stays away for `timeout_s`.
     """
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else it looks up this machine's name, which need not resolve
     timeout = datetime.timedelta(seconds=timeout_s)

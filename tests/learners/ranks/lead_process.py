@@ -1,4 +1,4 @@
-"""A process that leads ranks, for tests that kill some of them. Arguments: model folder, state folder, ranks.
+"""A process that leads ranks, for tests that kill some of them. Arguments: model and state folder, silent_s.
 
 It writes a line to stdout whenever something is done: its followers' process ids, then what a line of stdin asks for.
 """
@@ -16,9 +16,9 @@ def tell(text: str) -> None:
     sys.stdout.flush()
 
 
-def main(model: Path, folder: Path, size: int) -> None:
-    one = section(ranks=RanksSection(data=size, silent_s=2.0))
-    learner = RankedLearner(model, one, seed=3, threads=size, temperature=1.0, reference_folder=None)
+def main(model: Path, folder: Path, silent_s: float) -> None:
+    one = section(ranks=RanksSection(data=2, settle_s=600, silent_s=silent_s))
+    learner = RankedLearner(model, one, seed=3, threads=2, temperature=1.0, reference_folder=None)
     tell(" ".join(str(process.pid) for process in learner._followers.values()))
     for number, line in enumerate(sys.stdin):
         match line.strip():
@@ -46,4 +46,4 @@ def main(model: Path, folder: Path, size: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3]))

@@ -23,7 +23,7 @@ from astraflow.ports import free_port
 
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload([__name__, "astraflow.learners.torch_learner"])
-TIMEOUT_S = 60.0
+TIMEOUT_S = 300.0
 
 
 def on_ranks(size: int, function: Callable[..., Any], *args: Any) -> list[Any]:
@@ -36,7 +36,7 @@ def on_ranks(size: int, function: Callable[..., Any], *args: Any) -> list[Any]:
         for process in processes:
             process.start()
         for process in processes:
-            process.join(2 * TIMEOUT_S)
+            process.join(TIMEOUT_S)
         results = [pickle.loads(Path(folder, f"{rank}").read_bytes()) for rank in range(size)]
     for rank, result in enumerate(results):
         if isinstance(result, RuntimeError):

@@ -18,7 +18,8 @@ from astraflow.learners.ranks.lead import RankedLearner
 from astraflow.lifeline import EXIT_TOGETHER
 from tests.learners.learner_cases import model_folder, section
 
-WITHIN_S = 60.0
+WITHIN_S = 300.0
+FREEZES_S = 10.0  # a busy machine may keep a live process silent for some of it
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +30,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Led:
     """A lead's process with one follower, and what it is asked."""
 
-    def __init__(self, model: Path, folder: Path) -> None:
+    def __init__(self, model: Path, folder: Path, *, silent_s: float = WITHIN_S) -> None:
         folder.mkdir(exist_ok=True)
-        command = [sys.executable, "-m", "tests.learners.ranks.lead_process", str(model), str(folder), "2"]
+        command = [sys.executable, "-m", "tests.learners.ranks.lead_process", str(model), str(folder), str(silent_s)]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -71,7 +72,8 @@ def test_a_follower_killed_between_steps_ends_the_lead_which_says_so(led: Led) -
     assert f"rank 1 of 2 (process {led.follower}) ended with SIGKILL; all end" in errors.splitlines()[-1]
 
 
-def test_a_frozen_lead_is_killed_by_its_followers(led: Led) -> None:
+def test_a_frozen_lead_is_killed_by_its_followers(model: Path, tmp_path: Path) -> None:
+    led = Led(model, tmp_path / "state", silent_s=FREEZES_S)
     assert led.ask("step")
     os.kill(led.process.pid, signal.SIGSTOP)
     code, errors = led.end()
@@ -92,7 +94,7 @@ def test_after_a_kill_in_a_step_others_resume_what_was_saved_bit_for_bit_and_not
     assert code == EXIT_TOGETHER
     assert "rank 1 of 2" in errors.splitlines()[-1]
 
-    second = Led(model, tmp_path / "state")
+    second = Led(model, tmp_path / "state", silent_s=FREEZES_S)
     assert second.ask("restore") == saved
     assert second.ask("saves") == "on"
     os.kill(second.follower, signal.SIGSTOP)
