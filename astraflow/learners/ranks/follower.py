@@ -40,8 +40,9 @@ def main(port: int) -> None:
         while (command := control.next()).op != "stop":
             obey(learner, command)
         control.close()
-    except BaseException:  # noqa: BLE001 - of whatever kind: the other ranks wait for this one
+    except BaseException:  # of whatever kind: the other ranks wait for this one
         leave(place.rank, traceback.format_exc())
+        raise
 
 
 def leave(rank: int, why: str) -> None:

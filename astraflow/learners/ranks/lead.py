@@ -17,7 +17,6 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 import msgspec
 import torch
@@ -183,13 +182,18 @@ class RankedLearner:
             _logger.warning("fewer ranks than asked for", extra={"ranks": size, "asked": wanted})
         return size
 
-    def lost(self, rank: int, why: str) -> NoReturn:
+    def lost(self, rank: int, why: str) -> None:
         """End all ranks, and this process; called in any thread, when `rank` is gone or silent."""
+        lost = self._followers[rank]
+        others = [process for process in self._followers.values() if process is not lost or why == "silent"]
+        self._end(f"rank {rank} of {1 + len(self._followers)} {_ended(lost, why)}", others)
+
+    def _end(self, text: str, followers: Sequence[subprocess.Popen[bytes]]) -> None:
+        """Kill these, say why, and end this process, past whatever could catch it."""
         self._ending.acquire()  # once, and for ever
-        for process in self._followers.values():
-            if process is not self._followers[rank] or why == "silent":
-                process.kill()
-        sys.stderr.write(f"rank {rank} of {1 + len(self._followers)} {_ended(self._followers[rank], why)}; all end\n")
+        for process in followers:
+            process.kill()
+        sys.stderr.write(f"{text}; all end\n")
         sys.stderr.flush()
         os._exit(EXIT_TOGETHER)
 
@@ -215,12 +219,8 @@ class RankedLearner:
             for rank, process in self._followers.items():
                 if process.poll() is not None:
                     self.lost(rank, "closed")
-            self._ending.acquire()
-            for process in self._followers.values():
-                process.kill()
-            sys.stderr.write(f"rank 0 of {1 + len(self._followers)}: {exc}; all end\n")
-            sys.stderr.flush()
-            os._exit(EXIT_TOGETHER)
+            self._end(f"rank 0 of {1 + len(self._followers)}: {exc}", list(self._followers.values()))
+            raise
 
     def step(self, samples: Sequence[Sample]) -> StepReport:
         self._call("step", msgspec.msgpack.encode(list(samples)))
