@@ -25,7 +25,7 @@ from astraflow.config.loss import LossSection
 from astraflow.config.node import NodeSection
 from astraflow.config.policy import SHOWN_TOKENS, PolicySection, SamplingSection, WeightsSection
 from astraflow.config.run import RecordSection, RunSection
-from astraflow.config.trainer import CriticSection, ReplaySection, TrainerSection
+from astraflow.config.trainer import CriticSection, RanksSection, ReplaySection, TrainerSection
 from astraflow.config.tree import RunConfig, from_json, to_json
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "Name",
     "NodeSection",
     "PolicySection",
+    "RanksSection",
     "RecordSection",
     "ReplaySection",
     "RunConfig",

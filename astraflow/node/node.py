@@ -7,6 +7,7 @@ Shutdown order: rollout, policy, dataflow, trainer, recorder, all within the gra
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -77,6 +78,7 @@ async def supervise(
         max_restarts=ctx.config.node.max_restarts,
         resume=resume,
         report=report,
+        ranks_lost=partial(ctx.bus.event, "warning", "ranks-lost"),
         startable=ctx.bus.link.up.wait,
         stays=autojoin.failed if autojoin is not None else None,
         tell=tell,

@@ -22,6 +22,7 @@ from typing import Any
 
 from astraflow import clock
 from astraflow.actors.base.exits import EXIT_AT_START, EXIT_FENCED, EXIT_USER, describe_exit, last_line
+from astraflow.lifeline import EXIT_TOGETHER
 from astraflow.node.child import Child, ProcessSpec
 
 RESTART_WINDOW_S = 600.0
@@ -52,6 +53,7 @@ class Supervisor:
         startable: awaited before a process is started again, so that what it can't do without is there.
         stays: told of a process that failed for good, in place of draining everything; None = it drains.
         tell: awaited once for the first failure, before anything is drained for it: who writes the results must know.
+        ranks_lost: awaited with a sentence when a process ended because one that it computes with did; None = `report`.
     """
 
     def __init__(
@@ -66,12 +68,14 @@ class Supervisor:
         startable: Callable[[], Coroutine[Any, Any, Any]] | None = None,
         stays: Callable[[Failure], None] | None = None,
         tell: Callable[[Failure], Coroutine[Any, Any, None]] | None = None,
+        ranks_lost: Callable[[str], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
         self._children = [Child(spec) for spec in specs]
         self._grace_s = grace_s
         self._max_restarts = max_restarts
         self._resume = resume
         self._report = report
+        self._ranks_lost = ranks_lost
         self._first_backoff_s = first_backoff_s
         self._startable = startable
         self._stays = stays
@@ -171,6 +175,12 @@ class Supervisor:
                 elif code == EXIT_AT_START and child.fails_alike(last_line(child.spec.log_file)) >= ALIKE_AT_START:
                     await self._fail(child, f"failed {ALIKE_AT_START} times alike as it began: {child.why}", told=True)
                     return
+                elif code == EXIT_TOGETHER:
+                    text = f"{child.spec.name} starts again with its ranks: {last_line(child.spec.log_file)}"
+                    if self._ranks_lost is not None:
+                        await self._ranks_lost(text)
+                    else:
+                        self._report(text)
                 else:
                     why = f": {child.why}" if code == EXIT_AT_START else ""
                     self._report(f"{child.spec.name} {describe_exit(code)}{why}; see {child.spec.log_file}")

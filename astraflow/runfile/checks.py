@@ -61,7 +61,7 @@ def _checks(config: RunConfig, where: Where) -> Iterator[Iterator[ConfigError]]:
         yield _check_toys(name, policy, where)
         yield check_sglang(name, policy, config, where)
         yield _check_sampling(name, policy, where)
-        for check_trainer in (_check_prefetch, _check_warm_up, check_critic, check_loss):
+        for check_trainer in (_check_prefetch, _check_warm_up, _check_ranks, check_critic, check_loss):
             yield _if_trained(check_trainer, name, policy, where)
         yield _check_weights_stream(name, policy, config, where)
         yield check_transport(name, policy, where)
@@ -195,6 +195,18 @@ def _check_prefetch(name: str, trainer: TrainerSection, where: Where) -> Iterato
             ("policies", name, "trainer", "prefetch"),
             f"is {trainer.prefetch}, but max_staleness = 0 allows no batch to be bound ahead; set it to 0",
         )
+
+
+def _check_ranks(name: str, trainer: TrainerSection, where: Where) -> Iterator[ConfigError]:
+    ranks, path = trainer.ranks, ("policies", name, "trainer", "ranks")
+    for key in ("tensor", "context", "experts"):
+        if (value := getattr(ranks, key)) != 1:
+            text = f"is {value}, but a model is cut among data × replicate ranks only so far; leave it at 1, raise data"
+            yield where.error((*path, key), text)
+    if ranks.min > ranks.size:
+        yield where.error((*path, "min"), f"is {ranks.min}, more than the {ranks.size} ranks of data × replicate")
+    if ranks.size > 1 and trainer.learner == "toy":
+        yield where.error((*path, "data"), 'the toy learner is one process; ranks need learner = "torch"')
 
 
 def _check_warm_up(name: str, trainer: TrainerSection, where: Where) -> Iterator[ConfigError]:

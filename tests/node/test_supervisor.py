@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from astraflow.actors.base.exits import describe_exit, last_lines
+from astraflow.lifeline import EXIT_TOGETHER
 from astraflow.node.child import ProcessSpec
 from astraflow.node.supervisor import Failure, Supervisor
 from tests.support import AT_ONCE_S, eventually
@@ -145,6 +146,19 @@ async def test_what_does_not_fail_alike_is_started_as_often_as_allowed(nursery: 
     assert failure is not None
     assert "after 5 restarts" in failure.text
     assert (nursery.folder / "count").read_text() == "x" * 6
+
+
+async def test_a_process_that_ended_with_its_ranks_is_started_again_and_its_last_line_told(nursery: Nursery) -> None:
+    told: list[str] = []
+
+    async def tell(text: str) -> None:
+        told.append(text)
+
+    script = f"print('rank 1 of 2 is gone'); raise SystemExit({EXIT_TOGETHER})"
+    failure = await nursery.supervisor(nursery.spec("a", script), max_restarts=1, ranks_lost=tell).run()
+    assert failure is not None
+    assert told == ["a starts again with its ranks: rank 1 of 2 is gone"] * 2
+    assert not nursery.reports
 
 
 async def test_a_users_mistake_is_not_restarted(nursery: Nursery) -> None:
