@@ -35,8 +35,8 @@ async def test_a_command_is_started_for_each_episode_and_trains(tmp_path: Path) 
     assert code == 0, output
     episodes = list(read_episodes(tmp_path / "runs/demo/episodes.jsonl"))
     assert {each.error for each in episodes} == {""}, output
-    # Both turns are there. The toy's template writes no end tokens, which is a fork of its own; that the client's history
-    # is the policy's shows in that there is no other reason.
+    # Both turns are there. The toy's template writes no end tokens, a fork of its own; that the client's history is the
+    # policy's shows in that there is no other reason.
     assert {len(each.replies) for each in episodes} == {2}, output
     assert {name for each in episodes for name in each.metrics} == {"client/openai", "forks", "forks/end"}, output
 

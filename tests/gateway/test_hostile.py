@@ -2,13 +2,17 @@
 
 import asyncio
 import json
+import ssl
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
+from astraflow.bus.certificates import make_certificates, own_names
 from astraflow.errors import ConfigError
-from astraflow.gateway.server import Listening
+from astraflow.gateway.server import Gateway, Listening
+from astraflow.gateway.sessions import Sessions
 from tests.gateway.world import RUN_KEY, USER, World, chat, world
 
 DEEP = b'{"model": "solver", "messages": [], "tools": [{"function": ' + b'{"a":' * 100_000
@@ -147,3 +151,15 @@ async def test_a_body_that_is_too_large_is_refused_and_not_read_without_a_key(tm
 def test_a_public_address_needs_tls(listening: Listening, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         listening.checked()
+
+
+async def test_with_tls_a_public_address_is_served(tmp_path: Path) -> None:
+    make_certificates(tmp_path, own_names("0.0.0.0"))
+    listening = Listening(
+        address="0.0.0.0:0", certificate=str(tmp_path / "server.pem"), key_file=str(tmp_path / "server.key")
+    )
+    trust = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+    async with Gateway(Sessions(), key=RUN_KEY).listen(listening) as url, aiohttp.ClientSession() as http:
+        port = url.rpartition(":")[2]
+        async with http.post(f"https://localhost:{port}/sessions", ssl=trust, data=b"{}") as answer:
+            assert (url.startswith("https://"), answer.status) == (True, 401)
