@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 from rich.console import Console
 
-from astraflow.config import EXTERNAL, RunConfig, WeightsSection
+from astraflow.config import EXTERNAL, SESSIONS, RunConfig, WeightsSection
 from astraflow.errors import ConfigError, EngineError
 from astraflow.messages import Metrics
 from astraflow.messages.metric_names import EVAL
@@ -43,7 +43,7 @@ def evaluation_of(config: RunConfig, models: dict[str, str], sets: Sequence[str]
     if not wanted:
         raise ConfigError("the run file has no [eval.<name>]: nothing to evaluate")
     for name, section in wanted.items():
-        if config.envs[section.env].agent == EXTERNAL:
+        if config.envs[section.env].agent in (EXTERNAL, SESSIONS):
             raise ConfigError(f"[eval.{name}] is played by agents that join, and nobody can join an evaluation")
     policies = {
         name: msgspec.structs.replace(

@@ -7,6 +7,7 @@ decode         from a TOML tree to a typed RunConfig, with errors that name key,
 docs           the reference page of the run file, made from the schema
 downloads      what a run downloads at its first start on this machine, for people
 environments   building the environments of a run file, to check their arguments, and how their tasks are divided
+gateway_checks  what is played over HTTP, and where the gateway may listen
 load           reading a run file
 loss_checks    what the keys of `[policies.<name>.trainer.loss]` mean together
 overrides      `--set a.b=value`

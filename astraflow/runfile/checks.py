@@ -16,6 +16,7 @@ from astraflow.named import did_you_mean
 from astraflow.paths import user_path
 from astraflow.runfile.critic_checks import check_critic
 from astraflow.runfile.decode import Where
+from astraflow.runfile.gateway_checks import check_gateway
 from astraflow.runfile.loss_checks import check_loss
 from astraflow.runfile.sglang_checks import check_sglang
 from astraflow.runfile.stages import stage_checks
@@ -66,6 +67,7 @@ def _checks(config: RunConfig, where: Where) -> Iterator[Iterator[ConfigError]]:
         yield _check_weights_stream(name, policy, config, where)
         yield check_transport(name, policy, where)
     yield _check_feeding(config, where)
+    yield check_gateway(config, where)
     yield from stage_checks(config, where)
     yield _check_bus(config, where)
     yield _check_deterministic(config, where)
