@@ -22,12 +22,17 @@ def free_port(host: str = "127.0.0.1") -> int:
     for attempt in range(TRIES):
         port = _FIRST_PORT + secrets.randbelow(_first_outgoing_port() - _FIRST_PORT)
         try:
-            with socket.create_server((host, port)):
+            with listening(host, port):
                 return port
         except OSError as exc:
             if exc.errno != errno.EADDRINUSE or attempt == TRIES - 1:
                 raise
     raise AssertionError("the last try returns or raises")
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that listens there. Raises OSError."""
+    return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
 
 
 def host_for_others(host: str) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from astraflow.bus.names import ANY, Names
 from astraflow.bus.rights import Rights, rights_of
-from astraflow.bus.wiring import EVERYBODY, FAMILIES, CoreSubject, KeyFamily, Limits, Row, core_subjects, home_rows
+from astraflow.bus.wiring import CLUSTER_REPLICAS, EVERYBODY, FAMILIES, CoreSubject, KeyFamily, Limits, Row, core_subjects, home_rows
 from astraflow.messages.roles import Role
 
 HEAD = """\
@@ -63,9 +63,13 @@ def _stream(row: Row, names: Names) -> tuple[str, ...]:
         _roles(row.readers) or "one at a time",
         row.released,
         _roles(row.purgers),
-        f"{'work queue' if row.queue else 'log'}, {'memory' if row.memory else 'file'}, ×{row.replicas}",
+        f"{'work queue' if row.queue else 'log'}, {'memory' if row.memory else 'file'}, {_copies(row)}",
         bound + (f", `{row.bound_key}`" if row.bound_key else ""),
     )
+
+
+def _copies(row: Row) -> str:
+    return f"×{row.replicas or f'1, or ×{CLUSTER_REPLICAS} in a cluster'}"
 
 
 def _family(family: KeyFamily) -> tuple[str, ...]:

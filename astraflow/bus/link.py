@@ -8,7 +8,7 @@ import asyncio
 import importlib
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from astraflow.bus.incoming import guard
@@ -23,8 +23,8 @@ _FAR_ANSWER_WITHIN_S = 60.0  # behind a thin link, where weights may be ahead of
 RETRY_FIRST_S, RETRY_MOST_S = 0.05, 1.0
 
 
-async def open_session(options: BusOptions, *, name: str, epoch: int) -> Session:
-    """A connected session.
+async def open_session(options: BusOptions, *, name: str, epoch: int, others: Sequence[str] = ()) -> Session:
+    """A connected session, with one of the servers of `options` in any order, else of the `others`.
 
     Raises: DeniedError if server and client don't trust each other; LinkLostError if no server can be reached.
     """
@@ -38,6 +38,9 @@ async def open_session(options: BusOptions, *, name: str, epoch: int) -> Session
         **credentials(options.credentials_file),
         **trust(options.ca_file),
     }
+    servers = [url.strip() for url in options.url.split(",")]
+    random.shuffle(servers)  # so that clients spread over a cluster
+    servers += others
     client = Client()
     guard(client)
     if options.ca_file or "tls://" in options.url:
@@ -45,7 +48,8 @@ async def open_session(options: BusOptions, *, name: str, epoch: int) -> Session
     session = Session(client, epoch=epoch, inbox=inbox_of(options, name), domain=options.domain)
     try:
         await client.connect(
-            servers=[url.strip() for url in options.url.split(",")],
+            servers=servers,
+            dont_randomize=True,
             name=name,
             error_cb=session.on_error,
             closed_cb=session.on_closed,
@@ -84,6 +88,7 @@ class Link:
         self.up = asyncio.Event()
         self._made_anew = asyncio.Event()
         self._session: Session | None = None
+        self._others: tuple[str, ...] = ()
         self._closed = False
 
     async def start(self) -> None:
@@ -104,6 +109,7 @@ class Link:
                 f"{reason or f'{self.options.url} does not answer'} (tried for {self.options.connect_timeout_s:g} s); "
                 f"start a server there or give another url"
             ) from reason
+        self._note_others(self._session)
         self.up.set()
 
     @property
@@ -186,7 +192,8 @@ class Link:
         wait_s = RETRY_FIRST_S
         while True:
             try:
-                session = await open_session(self.options, name=self.name, epoch=epoch)
+                session = await open_session(self.options, name=self.name, epoch=epoch, others=self._others)
+                self._note_others(session)
                 try:
                     if self.on_connect is not None:
                         await self.on_connect(session)
@@ -203,3 +210,10 @@ class Link:
                 wait_s = min(2 * wait_s, RETRY_MOST_S)
             else:
                 return session
+
+    def _note_others(self, session: Session) -> None:
+        """The cluster's servers, as one of them tells: whoever was given one address finds the rest when it dies."""
+        given = self.options.url.replace(" ", "").split(",")
+        scheme = f"{given[0].partition('://')[0]}://" if "://" in given[0] else ""
+        known = {url.rpartition("://")[2].rpartition("@")[2].rstrip("/") for url in given}
+        self._others = tuple(f"{scheme}{at}" for at in session.server.get("connect_urls") or () if at not in known)
