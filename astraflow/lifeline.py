@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable
 
 _PR_SET_PDEATHSIG = 1
+EXIT_TOGETHER = 7
+"""Of a process that computed together with others, one of which is gone: all end and start anew together."""
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 

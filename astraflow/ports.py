@@ -40,6 +40,11 @@ def host_for_others(host: str) -> str:
     return socket.getfqdn() if host in _WILDCARDS else host
 
 
+def host_port(host: str, port: int) -> str:
+    """HOST:PORT, an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def _first_outgoing_port() -> int:
     try:
         first = int(_OUTGOING_PORTS.read_text().split()[0])

@@ -8,7 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from astraflow.bus.serversettings import quoted
+from astraflow.ports import host_port
+
 NAME = "astraflow"
+_SECURE_FILES = ("server.pem", "server.key", "ca.pem")
 _ROUTE_USER = "route"  # who the servers are to each other, where a token lets in
 
 
@@ -28,12 +32,12 @@ class ClusterDoor:
     def settings(self, token: str) -> str:
         """Lines for the server's configuration."""
         if self.secure_folder is not None:
-            at = self.secure_folder.resolve()
-            files = f'cert_file: "{at}/server.pem", key_file: "{at}/server.key", ca_file: "{at}/ca.pem"'
+            cert, key, ca = (quoted(str(self.secure_folder.resolve() / name)) for name in _SECURE_FILES)
+            files = f"cert_file: {cert}, key_file: {key}, ca_file: {ca}"
             proof, secret = f"tls {{ {files}, verify: true, timeout: 5 }}", ""
         else:
-            proof = f'authorization {{ user: "{_ROUTE_USER}", password: "{token}", timeout: 5 }}'
+            proof = f"authorization {{ user: {quoted(_ROUTE_USER)}, password: {quoted(token)}, timeout: 5 }}"
             secret = f"{_ROUTE_USER}:{quote(token, safe='')}@"
         routes = ", ".join(f'"nats-route://{secret}{peer}"' for peer in self.peers)
-        lines = [f'name: "{NAME}"', f'listen: "{self.host}:{self.port}"', proof, f"routes: [{routes}]"]
+        lines = [f'name: "{NAME}"', f'listen: "{host_port(self.host, self.port)}"', proof, f"routes: [{routes}]"]
         return "\n".join(["cluster {", *(f"  {line}" for line in lines), "}"])

@@ -6,7 +6,17 @@ from pathlib import Path
 
 from astraflow.bus.names import ANY, Names
 from astraflow.bus.rights import Rights, rights_of
-from astraflow.bus.wiring import CLUSTER_REPLICAS, EVERYBODY, FAMILIES, CoreSubject, KeyFamily, Limits, Row, core_subjects, home_rows
+from astraflow.bus.wiring import (
+    CLUSTER_REPLICAS,
+    EVERYBODY,
+    FAMILIES,
+    CoreSubject,
+    KeyFamily,
+    Limits,
+    Row,
+    core_subjects,
+    home_rows,
+)
 from astraflow.messages.roles import Role
 
 HEAD = """\

@@ -18,6 +18,7 @@ version    `astraflow version`
 weights    `astraflow weights ls|verify|export`
 where      which live run a verb is about
     init       `astraflow init`
+    logged     what the package logs, as sentences
     output     what a verb prints on
     parser     the command line's parser
 """

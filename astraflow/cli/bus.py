@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from astraflow.cli import leaf
-from astraflow.cli.leaf import shared_token
 from astraflow.cli.arguments import Verbs, add_verb, listen_address, variable
+from astraflow.cli.leaf import shared_token
 from astraflow.errors import BusError, ConfigError
 from astraflow.paths import user_path
-from astraflow.ports import host_for_others
+from astraflow.ports import host_for_others, host_port
 
 if TYPE_CHECKING:
     from astraflow.bus import ClusterDoor, EmbeddedServer
@@ -71,7 +71,7 @@ def add(verbs: Verbs) -> None:
     parser.add_argument(
         "--cluster-peers",
         metavar="HOST:PORT,…",
-        help="the --cluster-listen addresses of all of them; all have one token (--token-file), or copies of --secure DIR",
+        help="the --cluster-listen addresses of all; they share one token (--token-file), or copies of --secure DIR",
     )
     parser.add_argument(
         "--region", default="local", help="bus.region of these runs; a leaf's own name (default: local)"
@@ -79,8 +79,8 @@ def add(verbs: Verbs) -> None:
     parser.add_argument(
         "--token-file",
         default=os.environ.get(variable("token_file"), ""),
-        help="with --leaf: file with the hub's token, which becomes the leaf's; with --cluster-listen: with that of the "
-        "other servers; the token itself: ASTRAFLOW_TOKEN",
+        help="with --leaf: file with the hub's token, which becomes the leaf's; with --cluster-listen: with the token "
+        "that its servers share; the token itself: ASTRAFLOW_TOKEN",
     )
     parser.add_argument(
         "--name",
@@ -153,7 +153,9 @@ def _cluster_of(args: argparse.Namespace, secure_folder: Path | None = None) -> 
     from astraflow.bus import ClusterDoor
 
     if bool(args.cluster_listen) != bool(args.cluster_peers):
-        raise ConfigError("--cluster-listen and --cluster-peers belong together: this server's address, and everybody's")
+        raise ConfigError(
+            "--cluster-listen and --cluster-peers belong together: this server's address, and everybody's"
+        )
     if not args.cluster_listen:
         return None
     host, port = listen_address(args.cluster_listen, "--cluster-listen")
@@ -184,7 +186,7 @@ async def _serve(server: "EmbeddedServer", greeting: str) -> int:
 def _greeting(folder: "SecureFolder", host: str, port: int) -> str:
     """What to put into the run file, and what to copy and run on other machines."""
     url = _address(host, port)
-    lines = [f"nats-server listens on {host}:{port}; its folder is {folder.path}"]
+    lines = [f"nats-server listens on {host_port(host, port)}; its folder is {folder.path}"]
     for run_name, credentials in folder.credentials.items():
         join = ["astraflow", "node", "--join", url, "--run", run_name]
         submit = ["astraflow", "submit", "run.toml", "--url", url]
@@ -205,7 +207,7 @@ def _greeting(folder: "SecureFolder", host: str, port: int) -> str:
 def _plain_greeting(folder: Path, host: str, port: int) -> str:
     url, token = _address(host, port), ["--token-file", str(folder / "token")]
     return (
-        f"nats-server listens on {host}:{port}; its folder is {folder}\n"
+        f"nats-server listens on {host_port(host, port)}; its folder is {folder}\n"
         f"on every machine of the cluster, with a copy of {folder / 'token'}:\n"
         f"  {shlex.join(['astraflow', 'node', '--join', url, *token])}\n"
         f"and once, anywhere:\n"
@@ -216,4 +218,4 @@ def _plain_greeting(folder: Path, host: str, port: int) -> str:
 
 def _address(host: str, port: int) -> str:
     """How other machines reach it; a wildcard address becomes this machine's name."""
-    return f"nats://{host_for_others(host)}:{port}"
+    return f"nats://{host_port(host_for_others(host), port)}"

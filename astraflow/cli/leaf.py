@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from astraflow.cli.arguments import listen_address
 from astraflow.errors import ConfigError
 from astraflow.paths import user_path
-from astraflow.ports import host_for_others
+from astraflow.ports import host_for_others, host_port
 
 if TYPE_CHECKING:
     from astraflow.bus import EmbeddedServer, HubDoor
@@ -32,7 +32,8 @@ def door_of(args: argparse.Namespace) -> "HubDoor | None":
 
 def hub_greeting(token_file: Path, door: "HubDoor") -> str:
     """What to run in another region."""
-    command = ["astraflow", "bus", "--leaf", f"nats://{host_for_others(door.host)}:{door.port}", "--region", "REGION"]
+    url = f"nats://{host_port(host_for_others(door.host), door.port)}"
+    command = ["astraflow", "bus", "--leaf", url, "--region", "REGION"]
     return (
         f"and for another region, with its own name and a copy of {token_file}:\n"
         f"  {shlex.join([*command, '--token-file', str(token_file)])}\n"
@@ -88,7 +89,7 @@ async def _serve(server: "EmbeddedServer", region: str, runs: list[str], hub: st
 
 
 def _join_command(server: "EmbeddedServer", run: str, region: str) -> str:
-    url = f"nats://{host_for_others(server.host)}:{server.port}"
+    url = f"nats://{host_port(host_for_others(server.host), server.port)}"
     command = ["astraflow", "node", "--join", url, "--run", run, "--region", region]
     return shlex.join([*command, "--token-file", str(server.token_file)])
 

@@ -22,6 +22,8 @@ from astraflow.messages.arrays import Array, array_of
 from astraflow.messages.codec import SCHEMA_VERSION, Decoded, Envelope, decode, encode, encode_envelope
 from astraflow.messages.control import (
     CONTROL_EVENT,
+    EVENT_LEVELS,
+    PROCESS_FAILED,
     Control,
     ControlKind,
     Decision,
@@ -68,7 +70,9 @@ from astraflow.messages.weights import (
 
 __all__ = [
     "CONTROL_EVENT",
+    "EVENT_LEVELS",
     "MESSAGE_TYPES",
+    "PROCESS_FAILED",
     "SCHEMA_VERSION",
     "TRAINABLE_REASONS",
     "Array",

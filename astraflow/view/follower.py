@@ -12,7 +12,7 @@ from typing import Any, Self
 from astraflow import clock
 from astraflow.bus import Bus, LogState
 from astraflow.errors import BusError
-from astraflow.messages import Event, Member, MemberState, Metrics
+from astraflow.messages import PROCESS_FAILED, Event, Member, MemberState, Metrics
 from astraflow.messages.metric_names import EVAL, TRAIN
 from astraflow.view.live_text import eval_line, event_line, member_line, step_line
 from astraflow.view.run_view import RunView
@@ -87,7 +87,8 @@ class Follower:
             if isinstance(entry.message, Event):
                 self.view.events.append(entry.message)
                 self.changed.set()
-                if entry.sequence > state.last_sequence and entry.message.level != "info":
+                told = entry.message.name == PROCESS_FAILED and entry.message.actor == self._bus.producer  # as its end
+                if entry.sequence > state.last_sequence and entry.message.level != "info" and not told:
                     self._say(event_line(self.view, entry.message))
 
     async def _follow_queues(self) -> None:

@@ -67,6 +67,11 @@ class RecordedPolicy:
         self._mine: list[Conversation] = []
         self.cut_off = False
 
+    @property
+    def sampling(self) -> Sampling:
+        """What a call samples with that doesn't say otherwise."""
+        return self._sampling
+
     def spawn(self, role: str = "") -> "RecordedPolicy":
         """A sub-agent: the same policy with conversations of its own, whose parent is this one's newest."""
         return RecordedPolicy(
@@ -97,6 +102,17 @@ class RecordedPolicy:
         """Token in, token out."""
         _, reply = await self._generate(np.array(tokens, np.int32), None, sampling)
         return reply
+
+    async def complete(self, text: str, *, sampling: Sampling | None = None) -> Reply:
+        """Go on behind the text as it stands, without a chat template."""
+        encode = self._tokenizer.encode
+        ids = await asyncio.to_thread(encode, text) if len(text) > _LONG_CHARS else encode(text)
+        return await self.generate(np.array(ids, np.int32), sampling=sampling)
+
+    async def count(self, messages: Sequence[ChatMessage], *, tools: Sequence[Mapping[str, Any]] = ()) -> int:
+        """Tokens of the prompt that `chat` would make; nothing is sampled and nothing recorded."""
+        rendered = await asyncio.to_thread(self._tokenizer.template, self._told(messages), tools)
+        return len(await asyncio.to_thread(self._tokenizer.encode, rendered))
 
     def _prompt_of(self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]]) -> "_Prompt":
         rendered = self._tokenizer.template(self._told(messages), tools)
@@ -147,6 +163,7 @@ class RecordedPolicy:
             logprobs=completion.logprobs,
             versions=completion.versions,
             finish_reason=completion.finish_reason,
+            prompt_tokens=prompt.size,
         )
         return conversation, reply
 

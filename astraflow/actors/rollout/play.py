@@ -21,12 +21,13 @@ from astraflow.actors.rollout.handle import Play, RecordedPolicy
 from astraflow.actors.rollout.recording import Recording
 from astraflow.config import SamplingSection
 from astraflow.envs.base import Environment, Outcome
-from astraflow.envs.usercode import describe, leaves, on_loop
+from astraflow.envs.usercode import on_loop
 from astraflow.errors import BudgetError, BusError, EngineError, EnvError, GraderError, HungError, RaisedError
 from astraflow.messages import TRAINABLE_REASONS, Episode, Reason, Sampling, Task, Trajectory
 from astraflow.messages.sampling import sampling_for
 from astraflow.models.tokenizer import ChatTokenizer, utf8
 from astraflow.named import nearest
+from astraflow.raised import describe, leaves
 from astraflow.verdict import Verdict
 
 _MAX_ERROR_CHARS = 4000
