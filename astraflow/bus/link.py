@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 
 _PING_EVERY_S = 2.0  # a half-open connection is noticed within four times this
 _FAR_ANSWER_WITHIN_S = 60.0  # behind a thin link, where weights may be ahead of the answer
+_CLUSTER_ANSWER_FIRST_S = 0.5  # another server may answer while this one waits for a leader
 RETRY_FIRST_S, RETRY_MOST_S = 0.05, 1.0
 
 
@@ -171,7 +172,7 @@ class Link:
                 async with asyncio.timeout(min(_PING_EVERY_S, self._answer_s)):
                     await session.lost.wait()
             except TimeoutError:
-                session.expire(max(self._answer_s, _FAR_ANSWER_WITHIN_S) if session.far else self._answer_s)
+                session.expire(self._overdue_s(session))
                 received = session.received
                 try:
                     await session.flush(_PING_EVERY_S)
@@ -189,14 +190,13 @@ class Link:
             log.warning("bus.close_hangs", extra={"url": self.options.url})
 
     async def _reopen(self, epoch: int) -> Session:
-        wait_s = RETRY_FIRST_S
+        wait_s, patience_s = RETRY_FIRST_S, _CLUSTER_ANSWER_FIRST_S
         while True:
             try:
                 session = await open_session(self.options, name=self.name, epoch=epoch, others=self._others)
                 self._note_others(session)
                 try:
-                    if self.on_connect is not None:
-                        await self.on_connect(session)
+                    await self._prepare(session, patience_s)
                 except (LinkLostError, NoAnswerError):
                     await self._bury(session)
                     raise
@@ -207,9 +207,28 @@ class Link:
                 level = logging.WARNING if isinstance(exc, DeniedError) else logging.DEBUG
                 log.log(level, "bus.unreachable", extra={"url": self.options.url, "why": str(exc)})
                 await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))
-                wait_s = min(2 * wait_s, RETRY_MOST_S)
+                wait_s, patience_s = min(2 * wait_s, RETRY_MOST_S), 2 * patience_s
             else:
                 return session
+
+    async def _prepare(self, session: Session, patience_s: float) -> None:
+        """Run `on_connect`. Nobody watches the session yet, and a server that elects a leader lets questions fall.
+
+        `patience_s`: how long a server of a cluster has for an answer.
+        """
+        if self.on_connect is None:
+            return
+        answer_s = min(patience_s, self._answer_s) if session.cluster else self._overdue_s(session)
+        prepared = asyncio.ensure_future(self.on_connect(session))
+        try:
+            while not (await asyncio.wait((prepared,), timeout=answer_s / 4))[0]:
+                session.expire(answer_s)
+            prepared.result()
+        finally:
+            prepared.cancel()
+
+    def _overdue_s(self, session: Session) -> float:
+        return max(self._answer_s, _FAR_ANSWER_WITHIN_S) if session.far else self._answer_s
 
     def _note_others(self, session: Session) -> None:
         """The cluster's servers, as one of them tells: whoever was given one address finds the rest when it dies."""

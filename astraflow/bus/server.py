@@ -63,7 +63,7 @@ class EmbeddedServer:
         self._security = security
         self._max_store_bytes = max_store_bytes
         self._leaf = leaf
-        self._cluster = cluster
+        self.cluster = cluster
         self._process: asyncio.subprocess.Process | None = None
 
     @property
@@ -145,14 +145,14 @@ class EmbeddedServer:
 
     def _check_cluster_port(self) -> None:
         """nats-server takes clients before it finds out. Raises BusError if the cluster's port can't be had."""
-        if (door := self._cluster) is None:
+        if (door := self.cluster) is None:
             return
         try:
             listening(door.host, door.port).close()
         except OSError as exc:
             raise BusError(
-                f"nats-server can't hear the other servers of its cluster on {door.host}:{door.port}: "
-                f"{exc.strerror}; choose another --cluster-listen"
+                f"nats-server can't hear the other servers of its cluster on {host_port(door.host, door.port)}: "
+                f"{os.strerror(exc.errno) if exc.errno else exc}; choose another --cluster-listen"
             ) from exc
 
     def _settle_name(self) -> str:
@@ -174,7 +174,7 @@ class EmbeddedServer:
             port=self.port,
             name=name,
             security=self._security or f"authorization {{ token: {quoted(self.token)} }}",
-            links="\n".join(part.settings(self.token) for part in (self._leaf, self._cluster) if part is not None),
+            links="\n".join(part.settings(self.token) for part in (self._leaf, self.cluster) if part is not None),
             domain=self._leaf.domain if self._leaf else "",
             max_store_bytes=self._max_store_bytes,
         )
