@@ -73,9 +73,13 @@ def _stream(row: Row, names: Names) -> tuple[str, ...]:
         _roles(row.readers) or "one at a time",
         row.released,
         _roles(row.purgers),
-        f"{'work queue' if row.queue else 'log'}, {'memory' if row.memory else 'file'}, {_copies(row)}",
+        f"{'work queue' if row.queue else 'log'}, {_storage(row)}, {_copies(row)}",
         bound + (f", `{row.bound_key}`" if row.bound_key else ""),
     )
+
+
+def _storage(row: Row) -> str:
+    return "memory, or file in a cluster" if row.memory else "file"
 
 
 def _copies(row: Row) -> str:

@@ -25,14 +25,14 @@ _MAX_WAITING = 8192  # pull requests that a consumer holds: one per rollout or p
 
 
 def stream_config(row: Row) -> dict[str, Any]:
-    """JetStream's form of a row."""
+    """JetStream's form of a row, but for what `_by_server` adds: there, what a stream has is right."""
     if row.mirror is not None:
         return _mirror_config(row, row.mirror)
     config: dict[str, Any] = {
         "name": row.stream,
         "subjects": [*row.subjects, *row.parts],
         "retention": "workqueue" if row.queue else "limits",
-        "storage": "memory" if row.memory else "file",
+        **({} if row.memory else {"storage": "file"}),
         "discard": "new" if row.push_back else "old",
         "discard_new_per_subject": row.queue and row.max_per_subject > 0,
         "max_msgs_per_subject": row.max_per_subject or -1,
@@ -54,8 +54,19 @@ def stream_config(row: Row) -> dict[str, Any]:
 
 
 def _replicas(row: Row) -> dict[str, Any]:
-    """Nothing where the server's own kind decides: whatever a stream has then is right."""
     return {"num_replicas": row.replicas} if row.replicas else {}
+
+
+def _by_server(row: Row, cluster: str) -> dict[str, Any]:
+    """How many servers keep it, and where.
+
+    In a cluster nothing is kept in memory: a server that comes back with an empty one has no vote until the others have
+    filled it, so that the next loss would leave a stream without a majority although two servers are there.
+    """
+    return {
+        "num_replicas": row.replicas or (CLUSTER_REPLICAS if cluster else 1),
+        "storage": "memory" if row.memory and not cluster else "file",
+    }
 
 
 def _republished(row: Row) -> dict[str, Any]:
@@ -112,9 +123,9 @@ def check_same(stream: str, wanted: dict[str, Any], found: dict[str, Any]) -> No
 
 
 async def _create_stream(session: Session, row: Row, wanted: dict[str, Any]) -> None:
-    replicas = row.replicas or (CLUSTER_REPLICAS if session.cluster else 1)
+    by_server = _by_server(row, session.cluster)
     try:
-        await session.api(f"STREAM.CREATE.{row.stream}", {**wanted, "num_replicas": replicas})
+        await session.api(f"STREAM.CREATE.{row.stream}", {**wanted, **by_server})
     except DeniedError as exc:
         raise DeniedError(f"stream {row.stream} isn't there, and {exc}; start the run with `astraflow up`") from exc
     except ApiError as exc:
@@ -123,7 +134,7 @@ async def _create_stream(session: Session, row: Row, wanted: dict[str, Any]) -> 
                 f"nats-server has no room for stream {row.stream} (max_bytes={row.max_bytes}): raise its "
                 f"max_file_store, or lower the bounds in [bus]"
             ) from exc
-        if exc.err_code in _TOO_FEW_SERVERS and replicas > 1:
+        if exc.err_code in _TOO_FEW_SERVERS and (replicas := by_server["num_replicas"]) > 1:
             where = f"cluster {session.cluster}" if session.cluster else "this server, which is in no cluster,"
             raise BusError(
                 f"stream {row.stream} is to be kept by {replicas} servers, and {where} has too few that answer: "

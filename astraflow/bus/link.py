@@ -14,6 +14,7 @@ from typing import Any
 from astraflow.bus.incoming import guard
 from astraflow.bus.session import Session
 from astraflow.bus.trust import BusOptions, credentials, inbox_of, insist_on_tls, trust, why_distrusted
+from astraflow.concurrency import first_of
 from astraflow.errors import BusError, DeniedError, LinkLostError, NoAnswerError
 
 log = logging.getLogger(__name__)
@@ -219,13 +220,13 @@ class Link:
         if self.on_connect is None:
             return
         answer_s = min(patience_s, self._answer_s) if session.cluster else self._overdue_s(session)
-        prepared = asyncio.ensure_future(self.on_connect(session))
-        try:
-            while not (await asyncio.wait((prepared,), timeout=answer_s / 4))[0]:
+
+        async def hurry() -> None:
+            while True:
+                await asyncio.sleep(answer_s / 4)
                 session.expire(answer_s)
-            prepared.result()
-        finally:
-            prepared.cancel()
+
+        await first_of(self.on_connect(session), hurry())
 
     def _overdue_s(self, session: Session) -> float:
         return max(self._answer_s, _FAR_ANSWER_WITHIN_S) if session.far else self._answer_s

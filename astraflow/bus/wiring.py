@@ -106,7 +106,7 @@ class Row:
     purgers: tuple[Role, ...] = ()  # who deletes what is released
     released: str  # when a message is acked, purged or replaced
     queue: bool = False  # work queue (each message to one consumer, gone when acked), else a log
-    memory: bool = False
+    memory: bool = False  # on a server that stands alone
     atomic: bool = False  # claims are stored together with their parts
     message_ttl: bool = False
     push_back: bool = True  # full: publishers wait. False: the oldest messages go
