@@ -141,7 +141,16 @@ def _run_plain(args: argparse.Namespace, host: str, port: int) -> int:
 
     cluster = _cluster_of(args)
     token = shared_token(args) if cluster else ""
+    if cluster and not token and not (args.folder / "token").exists():
+        raise ConfigError(
+            "the servers of a cluster share one token: write it into a file (`openssl rand -hex 32 > token`), copy "
+            "that to each of them, and give --token-file token"
+        )
     door, greeting = leaf.door_of(args), _plain_greeting(args.folder, host, port)
+    if cluster:
+        greeting += (
+            "(name the addresses of all servers of the cluster, with commas: any may be down when somebody joins)\n"
+        )
     if door:
         greeting += leaf.hub_greeting(args.folder / "token", door)
     server = EmbeddedServer(args.folder, host=host, port=port, token=token, leaf=door, cluster=cluster)
@@ -212,7 +221,6 @@ def _plain_greeting(folder: Path, host: str, port: int) -> str:
         f"  {shlex.join(['astraflow', 'node', '--join', url, *token])}\n"
         f"and once, anywhere:\n"
         f"  {shlex.join(['astraflow', 'submit', 'run.toml', '--url', url, *token])}\n"
-        f"(of a cluster of servers name them all, with commas: any may be down when somebody joins)\n"
     )
 
 
