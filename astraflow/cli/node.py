@@ -42,6 +42,7 @@ def add(verbs: Verbs) -> None:
         help="where logs, checkpoints and results go; may be shared with other nodes (default: runs)",
     )
     notice = parser.add_argument_group("preemption", "what makes it drain, besides SIGTERM and SIGUSR1")
+    notice.add_argument("--preempt", choices=("aws", "gcp", "azure"), default="", help="this cloud's metadata says so")
     notice.add_argument("--preempt-file", metavar="PATH", default="", help="this file appears")
     notice.add_argument("--preempt-command", metavar="CMD", default="", help="this shell command succeeds")
     notice.add_argument("--preempt-every", metavar="S", type=float, default=5.0, help="pause between its runs (5)")
@@ -65,7 +66,10 @@ def run(args: argparse.Namespace) -> int:
         threads=args.threads,
         grace_s=args.grace,
         preemption=Preemption(
-            file=user_path_text(args.preempt_file), command=args.preempt_command, command_every_s=args.preempt_every
+            file=user_path_text(args.preempt_file),
+            command=args.preempt_command,
+            command_every_s=args.preempt_every,
+            cloud=args.preempt,
         ),
     )
     return asyncio.run(join(connection_of(args, args.join), options, Console()))

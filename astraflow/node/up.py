@@ -146,6 +146,7 @@ def _preemption_of(section: NodeSection) -> Preemption:
         file=user_path_text(section.preempt_file),
         command=section.preempt_command,
         command_every_s=section.preempt_every_s,
+        cloud=section.preempt,
     )
 
 
