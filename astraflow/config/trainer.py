@@ -82,6 +82,10 @@ class TrainerSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = 1
     prefetch: Annotated[int, doc("batches bound ahead of the trainer; 0 if max_staleness = 0", ge=0)] = 1
     micro_batch_tokens: Annotated[int, doc("tokens per forward pass, padding included", ge=16)] = 2048
+    device: Annotated[
+        Literal["auto", "cuda", "cpu"],
+        doc("where the torch learner computes; auto: on the GPU that torch sees, else on the CPU"),
+    ] = "cpu"
     dtype: Annotated[Literal["auto", "bf16", "fp32"], doc("of weights and activations; the master is fp32")] = "auto"
     dither: Annotated[bool, doc("start the fp32 master inside its bf16 cell, see docs/decisions")] = True
     checkpoint_every: Annotated[int, doc("steps between checkpoints", ge=1)] = 10

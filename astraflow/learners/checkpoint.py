@@ -33,7 +33,8 @@ class _StateRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 def write_state(folder: Path, tensors: Mapping[str, Tensor], *, steps: int) -> None:
     """Write and fsync both files, the record last. The folder exists; raises OSError if it can't be written."""
     path = folder / _TENSORS_FILE
-    safetensors.torch.save_file({name: t.detach().contiguous() for name, t in tensors.items()}, path)
+    tensors = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+    safetensors.torch.save_file(tensors, path)
     sync(path)
     state = _StateRecord(format=FORMAT, steps=steps, digest=_digest(tensors))
     write_durably(folder / _RECORD_FILE, msgspec.json.format(msgspec.json.encode(state)))

@@ -32,7 +32,11 @@ def dithered_master(weights: Tensor, generator: torch.Generator) -> Tensor:
     exact = weights.float().contiguous()
     magnitude = weights.abs()
     spacing = torch.nextafter(magnitude, torch.full_like(magnitude, float("inf"))).float() - magnitude.float()
-    offset = torch.rand(weights.shape, generator=generator, dtype=torch.float32).sub_(0.5)
+    offset = (
+        torch.rand(weights.shape, generator=generator, dtype=torch.float32, device=generator.device)
+        .sub_(0.5)
+        .to(weights.device)
+    )
     moved = offset.mul_(spacing).add_(exact)
     keeps = moved.to(torch.bfloat16).view(torch.int16) == weights.contiguous().view(torch.int16)
     keeps &= (spacing >= torch.finfo(torch.float32).tiny) & moved.isfinite()

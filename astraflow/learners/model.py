@@ -37,6 +37,11 @@ class LoadedModel:
     def head_VD(self) -> Tensor:
         return self.module.get_parameter(self.head_name)
 
+    @property
+    def device(self) -> torch.device:
+        """Of its weights; every tensor that meets them has to be there."""
+        return self.head_VD.device
+
 
 def load_model(folder: Path) -> LoadedModel:
     """Raises ConfigError for a folder that is missing, incomplete, or holds a model that can't be trained here."""
@@ -81,7 +86,7 @@ def _has_plain_head(module: nn.Module, head: nn.Module | None) -> bool:
     """Whether logits are exactly head(hidden states): no bias, scale or soft cap."""
     if not isinstance(head, nn.Linear) or getattr(head, "bias", None) is not None:
         return False
-    tokens_BL = torch.arange(4)[None] % head.weight.shape[0]
+    tokens_BL = torch.arange(4, device=head.weight.device)[None] % head.weight.shape[0]
     with torch.no_grad():
         backbone: Any = module.base_model
         hidden = backbone(input_ids=tokens_BL, use_cache=False).last_hidden_state

@@ -1,4 +1,4 @@
-"""One process, one model, plain torch: the learner for CPUs.
+"""One process, one model, plain torch, on the CPU or on a GPU.
 
 Not here: batches' order, versions and publishing (the trainer actor), sharding. Blocking; one thread calls it.
 Invariant: a step that reports `trained=False` leaves weights, optimizer and step count bit for bit as they were.
@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from astraflow import clock
-from astraflow.compute import compute_dtype
+from astraflow.compute import CPU, compute_device, compute_dtype, placed
 from astraflow.config import TrainerSection
 from astraflow.errors import WeightsError
 from astraflow.learners.base import StepReport
@@ -79,25 +79,30 @@ class TorchLearner:
         self._section = section
         self._temperature = temperature
         self._loss = Loss(section.loss, section.critic)
+        self._device = compute_device(section.device)
         self._model = load_model(model_folder)
+        self._model.module.to(self._device)
         self._share_prefixes = share_prefixes and self._model.shares_prefixes
         self._costs = Costs(attention=self._model.attention_cost)
         self._steps = 0
-        dtype = compute_dtype(section.dtype)
+        dtype = compute_dtype(section.dtype, self._device)
         self._files = described(read_files(model_folder), self._model.module, dtype)
         self._master = MasterWeights(
             self._model.module, section, dtype=dtype, dither_seed=seed if section.dither else None
         )
         self._critic: Critic | None = None
         if section.critic is not None:
-            self._critic = Critic(self._model.head_VD.shape[1], section.critic, section)
+            self._critic = Critic(self._model.head_VD.shape[1], section.critic, section, self._device)
         # In the learner's own dtype: before the first step the KL is exactly 0.
         reference = reference_folder or model_folder
         self._reference = load_frozen(reference, dtype) if self._loss.needs_reference else None
+        if self._reference is not None:
+            self._reference.module.to(self._device)
         _logger.info(
             "learner ready",
             extra={
                 "model": str(model_folder),
+                "device": str(self._device),
                 "dtype": str(dtype),
                 "dithered_tensors": self._master.dithered,
                 "tensors": len(self._master.masters),
@@ -153,8 +158,8 @@ class TorchLearner:
 
     def _prepare(self, batch: Batch) -> Prepared:
         """The whole batch before the first update; what the loss needs of it is computed here."""
-        behaviour_M, proximal_M, reference_M = torch.from_numpy(batch.behaviour_M), None, None
-        temperature = temperature_of(batch)
+        behaviour_M, proximal_M, reference_M = placed(batch.behaviour_M, self._device), None, None
+        temperature = temperature_of(batch, self._device)
         needs_proximal = self._loss.needs_proximal or not batch.reported
         values_M = None
         looks = needs_proximal or self._reference is not None or self._critic is not None
@@ -171,9 +176,9 @@ class TorchLearner:
         return self._loss.prepare(
             LossBatch(
                 behaviour_M=behaviour_M,
-                advantages_M=torch.from_numpy(batch.advantages_M),
-                sequence_M=torch.from_numpy(batch.sequence_M),
-                task_S=torch.from_numpy(batch.tasks_S),
+                advantages_M=placed(batch.advantages_M, self._device),
+                sequence_M=placed(batch.sequence_M, self._device),
+                task_S=placed(batch.tasks_S, self._device),
                 proximal_M=proximal_M,
                 reference_M=reference_M,
                 values_M=values_M,
@@ -185,12 +190,20 @@ class TorchLearner:
         plan = self._plan(batch.items_of(chosen_S))
         current_M = None
         if self._loss.needs_current:
-            current_M = batch_logprobs(self._model, plan, prepared.anchor_M, temperature=temperature_of(batch))
-        weights = self._loss.weigh(prepared, chosen_S=torch.from_numpy(chosen_S), current_M=current_M)
+            current_M = batch_logprobs(
+                self._model, plan, prepared.anchor_M, temperature=temperature_of(batch, self._device)
+            )
+        weights = self._loss.weigh(prepared, chosen_S=placed(chosen_S, self._device), current_M=current_M)
         prepare_s = clock.monotonic() - started
         critic = self._critic
         found = accumulate_gradients(
-            self._model, plan, self._loss, prepared, weights, temperature=temperature_of(batch), critic=critic
+            self._model,
+            plan,
+            self._loss,
+            prepared,
+            weights,
+            temperature=temperature_of(batch, self._device),
+            critic=critic,
         )
         if not math.isfinite(found.loss + found.value_loss):
             return self._skip("nan_loss", found.loss + found.value_loss)
@@ -262,7 +275,7 @@ class TorchLearner:
             reward=0.0,
         )
         batch = read_batch([sample], vocabulary=self._model.vocabulary)
-        elsewhere_M = torch.zeros(batch.sampled_tokens)
+        elsewhere_M = torch.zeros(batch.sampled_tokens, device=self._device)
         logprobs_M = batch_logprobs(self._model, self._plan(batch.items), elsewhere_M, temperature=1.0)
         return Probe(
             tokens=tuple(row_T.tolist()),
@@ -306,9 +319,9 @@ class TorchLearner:
         write_model(folder, self._files, self.export())
 
 
-def temperature_of(batch: Batch) -> Temperature:
+def temperature_of(batch: Batch, device: torch.device = CPU) -> Temperature:
     """Of its tokens: one for all, which is quicker, or each its own."""
     temperatures_M = batch.temperatures_M
     if (temperatures_M == temperatures_M[:1]).all():
         return float(temperatures_M[0])
-    return torch.from_numpy(temperatures_M).float()
+    return placed(temperatures_M, device).float()

@@ -284,6 +284,9 @@ def _check_deterministic(config: RunConfig, where: Where) -> Iterator[ConfigErro
         if policy.trainer and policy.trainer.max_staleness != 0:
             path = ("policies", name, "trainer", "max_staleness")
             yield where.error(path, f"is {policy.trainer.max_staleness}; run.deterministic needs 0")
+        if policy.trainer and policy.trainer.device != "cpu":
+            path = ("policies", name, "trainer", "device")
+            yield where.error(path, f"is {policy.trainer.device}; run.deterministic needs cpu: GPUs add in any order")
     for env, size, what in _cohorts(config):
         room = config.node.episodes_per_rollout
         if size > room:

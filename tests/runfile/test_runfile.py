@@ -316,6 +316,14 @@ def test_whatever_is_wrong_the_rest_is_checked_without_a_crash(file: Path, wrong
         ),
         (["run.deterministic=true"], "max_staleness in {file} line 8: is 1; run.deterministic needs 0"),
         (
+            [
+                "run.deterministic=true",
+                "policies.solver.trainer.max_staleness=0",
+                "policies.solver.trainer.device=auto",
+            ],
+            "trainer.device=auto: is auto; run.deterministic needs cpu",
+        ),
+        (
             ["run.deterministic=true", "policies.solver.trainer.max_staleness=0", "policies.solver.engine.slots=31"],
             "slots=31: is 31; run.deterministic starts the 32 requests of a batch together",
         ),
