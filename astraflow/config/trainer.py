@@ -46,6 +46,10 @@ class TrainerSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     learner: Annotated[Literal["torch", "toy"], doc("toy: no torch, for tests and benchmarks")] = "torch"
     learning_rate: Annotated[float, doc("AdamW step size after warm-up", ge=0)] = 1e-5
     warmup_steps: Annotated[int, doc("steps of linear learning-rate warm-up", ge=0)] = 0
+    schedule: Annotated[
+        Literal["constant", "linear", "cosine"],
+        doc("learning rate after warm-up: as it is, or falling along a line or half a cosine over the other `steps`"),
+    ] = "constant"
     beta1: Annotated[float, doc("AdamW: decay of the mean gradient", ge=0, lt=1)] = 0.9
     beta2: Annotated[float, doc("AdamW: decay of the mean squared gradient", ge=0, lt=1)] = 0.95
     weight_decay: Annotated[float, doc("AdamW: decoupled weight decay per step, times the learning rate", ge=0)] = 0.0

@@ -15,6 +15,7 @@ losses         what a learner minimises
 master         fp32 master weights behind those that the model computes with, and the optimizer
 model          load a causal language model from a local folder, and know what it lets us do with it
 packing        which tokens go through the model together
+schedule       the learning rate of each step
 step_metrics   what an optimizer step reports
 torch_learner  the learner that trains: one process, one model
 toy            a learner that only counts

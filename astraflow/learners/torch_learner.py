@@ -29,6 +29,7 @@ from astraflow.learners.losses.tokens import LossBatch
 from astraflow.learners.master import MasterWeights
 from astraflow.learners.model import load_frozen, load_model
 from astraflow.learners.packing import Costs, MicroBatch, PackItem, plan_micro_batches
+from astraflow.learners.schedule import scheduled_rate
 from astraflow.learners.step_metrics import Update, step_metrics, value_metrics
 from astraflow.messages import Probe, Sample, array_of
 from astraflow.messages.metric_names import (
@@ -246,12 +247,10 @@ class TorchLearner:
 
     @property
     def learning_rate(self) -> float:
-        """Of the next step: rises linearly to its full value in the last warm-up step; 0 while the critic warms up."""
+        """Of the next step; 0 while the critic warms up, also one that is younger than the policy."""
         if self._critic is not None and self._critic.warming_up:
             return 0.0
-        before = self._section.critic.warmup_steps if self._section.critic is not None else 0
-        warm_up = min(1.0, (self._steps - before + 1) / max(1, self._section.warmup_steps))
-        return self._section.learning_rate * warm_up
+        return scheduled_rate(self._section, self._steps)
 
     def export(self) -> Mapping[str, HostTensor]:
         """The weights in the compute dtype, which is the rollout dtype; stable copies under Hugging Face names."""
