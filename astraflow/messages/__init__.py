@@ -22,6 +22,8 @@ from astraflow.messages.arrays import Array, array_of
 from astraflow.messages.codec import SCHEMA_VERSION, Decoded, Envelope, decode, encode, encode_envelope
 from astraflow.messages.control import (
     CONTROL_EVENT,
+    FINISHED,
+    STOPPED,
     Control,
     ControlKind,
     Decision,
@@ -39,6 +41,8 @@ from astraflow.messages.control import (
     RunRecord,
     SnapshotPointer,
     Submission,
+    goal,
+    is_goal,
 )
 from astraflow.messages.episodes import TRAINABLE_REASONS, Episode, Reason, Task, TaskRef, Trajectory, Turn
 from astraflow.messages.generation import (
@@ -68,8 +72,10 @@ from astraflow.messages.weights import (
 
 __all__ = [
     "CONTROL_EVENT",
+    "FINISHED",
     "MESSAGE_TYPES",
     "SCHEMA_VERSION",
+    "STOPPED",
     "TRAINABLE_REASONS",
     "Array",
     "ChunkKind",
@@ -121,4 +127,6 @@ __all__ = [
     "decode",
     "encode",
     "encode_envelope",
+    "goal",
+    "is_goal",
 ]
