@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from astraflow.config import EnvSection, EvalSection, PolicySection, RunConfig, SourceSection, TrainerSection
+from astraflow.dataflow.stop_rule import stop_rule
 from astraflow.dataflow.submissions import PREFIX
 from astraflow.dataflow.tasks import players_of, trained_by
 from astraflow.errors import ConfigError
@@ -71,6 +72,7 @@ def _checks(config: RunConfig, where: Where) -> Iterator[Iterator[ConfigError]]:
     yield from stage_checks(config, where)
     yield _check_bus(config, where)
     yield _check_deterministic(config, where)
+    yield _check_goal(config, where)
 
 
 def _if_trained(
@@ -304,6 +306,13 @@ def _check_bus(config: RunConfig, where: Where) -> Iterator[ConfigError]:
             yield where.error(("bus", key), f"folder {file} does not exist")
         elif file and key != "credentials_dir" and not user_path(file).is_file():
             yield where.error(("bus", key), f"file {file} does not exist")
+
+
+def _check_goal(config: RunConfig, where: Where) -> Iterator[ConfigError]:
+    try:
+        stop_rule(config)
+    except ConfigError as exc:
+        yield where.error(("run", "stop_when"), str(exc))
 
 
 def _check_deterministic(config: RunConfig, where: Where) -> Iterator[ConfigError]:
