@@ -55,6 +55,10 @@ def admit_value(stored: Stored, topology: Topology) -> Decoded:
     family = family_of(key)
     if family is not None and type(decoded.message) is not family.message:
         raise MessageError(f"KV key {key} holds a {type(decoded.message).__name__}")
+    if family is not None and family.tokens == ("policy",):
+        (policy,) = family.tokens_of(key)
+        if getattr(decoded.message, "policy", policy) != policy:
+            raise MessageError(f"KV key {key} holds what is of another policy")
     return decoded
 
 

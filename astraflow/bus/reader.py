@@ -93,7 +93,7 @@ async def read_raw(
             if incarnation and state.incarnation != incarnation:
                 raise CursorError(
                     f"stream {stream} was made anew: it is {state.incarnation}, the reader is in {incarnation}; "
-                    f"restore the server's store folder, or start the run afresh"
+                    f"restore the server's store folder, or start the run afresh (`up --fresh`)"
                 )
             reader = Reader(session, stream, subject, start=start, began_at=began_at)
             async with aclosing(reading(session, [reader], news=news)) as messages:
