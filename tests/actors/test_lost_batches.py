@@ -1,5 +1,6 @@
 """A trainer against a log of batches that somebody has tampered with, and against its own keys deleted or forged."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -73,7 +74,8 @@ async def consumed(ctx: ActorContext, number: int) -> None:
 async def error_of(ctx: ActorContext) -> AstraflowError:
     """What the trainer ends with."""
     with pytest.raises((AstraflowError, ExceptionGroup)) as found:
-        await run(ctx)
+        async with asyncio.timeout(600):  # of virtual time
+            await run(ctx)
     error = innermost(found.value) if isinstance(found.value, ExceptionGroup) else found.value
     assert isinstance(error, AstraflowError)
     return error
@@ -252,3 +254,30 @@ async def test_after_the_keys_are_lost_a_trainer_begins_above_every_epoch_that_h
         entry = await ctx.bus.kv.get(keys[1])
         assert entry is not None
         assert entry.message.version == found.version > 3
+
+
+async def test_a_checkpoint_is_not_told_before_its_version_is_on_the_bus(
+    memory_server: MemoryServer, tmp_path: Path
+) -> None:
+    async with trainer(memory_server, tmp_path) as ctx:
+        stream = ctx.bus.topology.weights("solver")
+        await emit(ctx, batch(1))
+        async with Background() as background:
+            background.start(run(ctx))
+            await consumed(ctx, 1)
+            away = memory_server.streams.pop(stream)
+            await emit(ctx, batch(2))
+            await consumed(ctx, 2)
+            for _ in range(100):
+                await asyncio.sleep(0.1)
+                found = await progress(ctx)
+                assert found is not None
+                assert found.durable_batch == 0
+            memory_server.streams[stream] = away
+
+            async def durable() -> bool:
+                found = await progress(ctx)
+                return found is not None and found.durable_batch == 2
+
+            await eventually(durable)
+            ctx.stop("drain")

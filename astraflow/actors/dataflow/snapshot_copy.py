@@ -32,7 +32,7 @@ class SnapshotCopy:
     """The one copy that a run folder has."""
 
     def __init__(self, run_folder: Path, *, incarnation: str) -> None:
-        self.path = run_folder / "dataflow" / "snapshot.msgpack"
+        self.path = run_folder / "dataflow" / "newest.msgpack"
         self._incarnation = incarnation
 
     def write(self, data: bytes, *, epoch: int) -> None:
