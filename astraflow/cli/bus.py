@@ -180,6 +180,7 @@ async def _serve(server: "EmbeddedServer", greeting: str) -> int:
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # a notice to drain; nodes do that, and need the server for it
     await server.start()
     try:
         sys.stdout.write(greeting)

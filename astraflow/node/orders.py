@@ -15,14 +15,13 @@ from astraflow import clock
 from astraflow.actors.base.context import ActorContext
 from astraflow.bus import Bus, wiring
 from astraflow.errors import FencedError
-from astraflow.messages import Drain, MemberState, RunRecord
+from astraflow.messages import STOPPED, Drain, MemberState, RunRecord
 from astraflow.node.preemption import Preemption
 from astraflow.node.supervisor import Supervisor
 
 _LAST_S = 5.0  # of a notice: for what comes after the actors, and for a clock that isn't ours
 _FINISH_S = 120.0
 """After the end of the run: time for the recorder's picture and the final model, before what is left is drained."""
-STOPPED = "stopped"
 _ORDER_TTL_S = 86_400  # a node that is cut off for longer doesn't hear of it
 
 
