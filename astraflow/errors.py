@@ -30,6 +30,7 @@
     ├── WeightsError               the publisher of a version: digest, shape or base mismatch
     ├── PlaceError                 the reader of a payload, who tries another place
     ├── TrainingError              the author of the run: training diverged or can't go on from what is there
+    │   ├── LostStateError         the operator: what the run needs of its past is gone, and nothing can rebuild it
     │   └── DamagedCheckpointError nobody: it is set aside, and the one before is used
     ├── RowError                   who reads a question file, and says which row it is
     ├── ProcessError               the user: a process of a node failed, and would again
@@ -211,6 +212,10 @@ class PlaceError(AstraflowError):
 
 class TrainingError(AstraflowError):
     """Training can't go on: it diverged, or its state is unusable. Restarting would only repeat it."""
+
+
+class LostStateError(TrainingError):
+    """A stream or file that the run goes on from is gone or damaged, and there is no copy."""
 
 
 class DamagedCheckpointError(TrainingError):

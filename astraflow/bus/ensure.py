@@ -90,24 +90,34 @@ def _mirror_config(row: Row, mirror: Mirror) -> dict[str, Any]:
     }
 
 
-async def ensure(session: Session, topology: Topology) -> None:
-    """Idempotent. Raises BusError for a stream with other settings, or what `Session.request` raises."""
+async def ensure(session: Session, topology: Topology) -> list[str]:
+    """Idempotent; returns the streams that were missing.
+
+    Raises BusError for a stream with other settings, or what `Session.request` raises.
+    """
+
+    made: list[str] = []
 
     async def ensure_row(row: Row) -> None:
-        await _ensure_stream(session, row)
+        if await _ensure_stream(session, row):
+            made.append(row.stream)
         for consumer in row.consumers:
             await _ensure_consumer(session, row.stream, consumer, topology.limits)
 
     await in_parallel(topology.rows, ensure_row, workers=WORKERS)
+    return made
 
 
-async def _ensure_stream(session: Session, row: Row) -> None:
+async def _ensure_stream(session: Session, row: Row) -> bool:
+    """Whether it had to be made."""
     wanted = stream_config(row)
     found = await _found(session, f"STREAM.INFO.{row.stream}", _STREAM_MISSING)
+    missing = found is None
     if found is None:
         await _create_stream(session, row, wanted)
         found = await _found(session, f"STREAM.INFO.{row.stream}", _STREAM_MISSING) or {}
     check_same(row.stream, wanted, found)
+    return missing
 
 
 def check_same(stream: str, wanted: dict[str, Any], found: dict[str, Any]) -> None:

@@ -123,7 +123,8 @@ class EmbeddedServer:
         return await self._process.wait()
 
     async def stop(self) -> None:
-        """SIGTERM, then SIGKILL. Idempotent."""
+        """SIGTERM, then SIGKILL, which comes at once if this is cancelled: a server whose disk is full ignores SIGTERM.
+        Idempotent."""
         process = self._process
         if process is None or process.returncode is not None:
             return
@@ -132,8 +133,11 @@ class EmbeddedServer:
             async with asyncio.timeout(STOP_WITHIN_S):
                 await process.wait()
         except TimeoutError:
-            process.kill()
-            await process.wait()
+            pass
+        finally:
+            if process.returncode is None:
+                process.kill()
+        await process.wait()
 
     def _settle_token(self) -> None:
         if self._security:

@@ -205,3 +205,15 @@ async def test_what_a_server_says_of_its_settings_is_told(tmp_path: Path) -> Non
         await server.start()
     assert str(caught.value).endswith(f"see {server.log_file}")
     assert "nats-server: " in server.log_file.read_text()
+
+
+async def test_a_stop_that_is_cut_short_leaves_no_server_behind(tmp_path: Path) -> None:
+    server = EmbeddedServer(tmp_path)
+    await server.start()
+    pid = server.pid
+    os.kill(pid, signal.SIGSTOP)  # ends by SIGKILL alone, as with a full disk
+    async with asyncio.TaskGroup() as group:
+        stopping = group.create_task(server.stop())
+        await asyncio.sleep(0)
+        stopping.cancel()
+    assert await server.wait() == -signal.SIGKILL

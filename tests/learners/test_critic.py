@@ -239,3 +239,14 @@ def test_a_reply_worth_more_than_expected_gets_likelier_in_groups_of_one(tmp_pat
         for _ in range(4):
             assert one.step([good, bad]).trained
     assert gaps[1] > gaps[0] + 0.1
+
+
+def test_while_the_critic_warms_up_the_policy_and_its_optimizer_stay_as_they_are(tmp_path: Path) -> None:
+    one = learner(model_folder(tmp_path), settings(warmup_steps=2))
+    before = digest(one.export())
+    for _ in range(2):
+        assert one.step(batch(1)).trained
+        assert digest(one.export()) == before
+        assert {name.partition("/")[0] for name in one._master.tensors()} == {"master"}, "no step of AdamW was counted"
+    one.step(batch(1))
+    assert digest(one.export()) != before

@@ -5,8 +5,10 @@ import math
 import pytest
 import torch
 
+from astraflow.learners.master import MasterWeights
 from astraflow.learners.norms import gradient_norm, scale
 from astraflow.learners.team import Alone
+from tests.learners.learner_cases import section
 
 
 @pytest.mark.parametrize("shape", [(1,), (65_535,), (65_537,), (1 << 12, 1 << 10), (3, 0)])
@@ -25,3 +27,11 @@ def test_one_element_that_is_not_finite_shows(value: float) -> None:
 def test_no_gradients_have_no_norm_and_nothing_is_scaled() -> None:
     scale([], 0.5)
     assert gradient_norm([], Alone()) == 0.0
+
+
+def test_many_small_gradients_are_added_in_fp32() -> None:
+    model = torch.nn.Linear(1, 1, bias=False).bfloat16()
+    masters = MasterWeights(model, section(), dtype=torch.bfloat16, dither_seed=None, team=Alone())
+    for gradient in (1.0, *(300 * [2.0**-9])):  # in bf16 1 + 2⁻⁹ is 1
+        model.weight.backward(torch.full((1, 1), gradient, dtype=torch.bfloat16))
+    assert masters.gradient_norm() == pytest.approx(1 + 300 / 512, abs=1e-6)

@@ -10,7 +10,8 @@ import transformers
 
 from astraflow.config import LossSection
 from astraflow.errors import MessageError
-from astraflow.messages import Sample, array_of
+from astraflow.learners.torch_learner import TorchLearner
+from astraflow.messages import Sample, TemperatureSpan, array_of
 from tests.learners.learner_cases import (
     DTYPES,
     VOCABULARY,
@@ -246,3 +247,17 @@ def test_layers_computed_anew_have_the_same_gradients_to_the_last_bit(tmp_path: 
         passes.append(len(calls))
     assert passes[1] == 2 * passes[0]
     assert digest(kept.export()) == digest(anew.export())
+
+
+def test_samples_that_say_nothing_were_sampled_at_the_runs_temperature(tmp_path: Path) -> None:
+    folder, samples = model_folder(tmp_path), batch()
+    said = [
+        msgspec.structs.replace(one, temperatures=(TemperatureSpan(temperature=0.5, start=0, end=one.tokens.shape[0]),))
+        for one in samples
+    ]
+    found = []
+    for temperature, given in ((0.5, samples), (1.0, said), (1.0, samples)):
+        one = TorchLearner(folder, section(), seed=0, threads=1, temperature=temperature)
+        one.step(given)
+        found.append(digest(one.export()))
+    assert found[0] == found[1] != found[2]

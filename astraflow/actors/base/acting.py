@@ -95,9 +95,10 @@ async def _watch_run(ctx: ActorContext) -> None:
             if isinstance(update.message, RunRecord) and update.message.stop_requested:
                 ctx.stop(update.message.stop_requested)
                 return
-            if update.unreadable and ctx.role == "dataflow":  # who may write it, and has it
+            if update.key and update.message is None and ctx.role == "dataflow":  # who may write it, and has it
+                revision = update.revision if update.unreadable else 0
                 with contextlib.suppress(FencedError):
-                    await ctx.bus.kv.put(wiring.RUN.key(), ctx.record, expected_revision=update.revision)
+                    await ctx.bus.kv.put(wiring.RUN.key(), ctx.record, expected_revision=revision)
 
 
 async def follow_drains(ctx: ActorContext) -> None:

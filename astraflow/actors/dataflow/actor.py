@@ -16,9 +16,10 @@ import msgspec
 from astraflow import clock
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.lease import HeldLease, lease
-from astraflow.actors.base.owned_key import OwnedKey
+from astraflow.actors.base.owned_key import OwnedKey, is_forged
 from astraflow.actors.dataflow.issuing import Issuing
 from astraflow.actors.dataflow.restore import Restored, restore
+from astraflow.actors.dataflow.snapshot_copy import SnapshotCopy
 from astraflow.actors.dataflow.standstill import FailureStreak, ToldProblems
 from astraflow.actors.dataflow.store import StoredState, recorded_floor
 from astraflow.actors.dataflow.users import Users
@@ -27,7 +28,7 @@ from astraflow.concurrency import Background
 from astraflow.dataflow.core import DataflowCore
 from astraflow.dataflow.stop_rule import stop_rule
 from astraflow.envs.registry import build_env
-from astraflow.errors import FencedError, UnreadableValueError
+from astraflow.errors import CursorError, FencedError, LostStateError, UnreadableValueError
 from astraflow.messages import (
     CONTROL_EVENT,
     FINISHED,
@@ -83,6 +84,7 @@ class Dataflow:
         self._failures = FailureStreak(ctx.config.dataflow.max_failed_groups)
         self._clock_offset_s = clock.wall() - clock.monotonic()
         self._told = ToldProblems()
+        self._refused: list[tuple[Progress, str]] = []
         self._stop_rule = stop_rule(ctx.config)
         self._goal = ""
 
@@ -102,9 +104,20 @@ class Dataflow:
 
     async def watch_progress(self) -> None:
         """Hand every trainer's progress to the driver."""
+        known: dict[str, int] = {}  # epochs that were looked at
         async for update in self._bus.kv.watch(wiring.PROGRESS.prefix):
             if isinstance(update.message, Progress) and update.message.policy in self._samples:
+                if update.message.epoch != known.get(update.key) and await is_forged(
+                    self._bus, update.key, update.message.epoch
+                ):
+                    await self._refuse(update.message, "its epoch is above its lease's")
+                    continue
+                known[update.key] = update.message.epoch
                 await self._inbox.put(update.message)
+
+    async def _refuse(self, progress: Progress, why: str) -> None:
+        text = f"progress of {progress.policy} is refused: {why}; its trainer tells it again"
+        await self._bus.event("error", "impossible-value", text, policy=progress.policy)
 
     async def watch_queues(self) -> None:
         """Hand the queues' depths to the driver: a task that nobody has taken yet is not overdue."""
@@ -147,6 +160,9 @@ class Dataflow:
     def _take_input(self, item: _Input) -> None:
         self._dirty = True
         if isinstance(item, Progress):
+            if why := self._why_impossible(item):
+                self._refused.append((item, why))
+                return
             self._durable_samples[item.policy] = item.durable_sequence
             self._core.on_progress(item)
         elif isinstance(item, dict):
@@ -157,6 +173,18 @@ class Dataflow:
             self._failures.see_group(taken.fates, self._last_episode(item.message))
         else:
             self._users.take_entry(item)
+
+    def _why_impossible(self, progress: Progress) -> str:
+        """Why no trainer can be there; "" if one can. What it has consumed was emitted first, and emitted by us."""
+        cursor = self._samples[progress.policy].cursor
+        stored, emitted = cursor.sequence if cursor is not None else 0, self._core.emitted(progress.policy)
+        if not 0 <= progress.consumed <= emitted:
+            return f"it says {progress.consumed} batches, and {emitted} were emitted"
+        if not 0 <= progress.step <= progress.consumed:
+            return f"it says {progress.step} steps of {progress.consumed} batches"
+        if not 0 <= progress.durable_sequence <= stored:
+            return f"it says that {progress.durable_sequence} is durable, and the last batch is at {stored}"
+        return ""
 
     def _last_episode(self, episode: Episode) -> str:
         """What is to be said of a group that this episode closed: why it isn't trained, and what went wrong in it."""
@@ -184,6 +212,8 @@ class Dataflow:
                     await self._emit(batch)
                     await self._report(self._batch_metrics(batch), publishing)
             await self._give_up_unmade()
+            while self._refused:
+                publishing.create_task(self._refuse(*self._refused.pop()))
             self._users.answer(publishing)
             self._tell_problems(publishing)
             for result in self._core.eval_results():
@@ -249,8 +279,10 @@ class Dataflow:
         )
 
     async def _save_when_due(self) -> None:
-        if self._dirty and clock.monotonic() - self._saved_at >= self._ctx.config.dataflow.snapshot_every_s:
-            await self.save()
+        if clock.monotonic() - self._saved_at >= self._ctx.config.dataflow.snapshot_every_s:
+            if self._dirty or await self._store.is_lost():
+                await self.save()
+            self._saved_at = clock.monotonic()
 
     async def save(self) -> None:
         """Snapshot, ledgers, then purge what nobody needs any more. Raises FencedError if another dataflow leads."""
@@ -299,12 +331,17 @@ class Dataflow:
 async def run(ctx: ActorContext) -> None:
     """Wait for the lease, restore, then drive until the run is over or the actor is stopped.
 
-    Raises: FencedError if the lease was lost; CursorError if a log does not fit the snapshot.
+    Raises: FencedError if the lease was lost; LostStateError if a log does not fit the snapshot.
     """
     envs = {name: await asyncio.to_thread(build_env, section) for name, section in ctx.config.envs.items()}
-    async with lease(ctx, "dataflow") as held:
+    copied = await asyncio.to_thread(SnapshotCopy(ctx.folder, incarnation=ctx.record.incarnation).read)
+    async with lease(ctx, "dataflow", above=copied.epoch if copied is not None else 0) as held:
         if held is not None:
-            await _lead(ctx, Dataflow(ctx, held, await restore(ctx, envs, epoch=held.epoch)))
+            try:
+                restored = await restore(ctx, envs, epoch=held.epoch)
+            except CursorError as exc:  # another start would find the same
+                raise LostStateError(str(exc)) from exc
+            await _lead(ctx, Dataflow(ctx, held, restored))
 
 
 async def _lead(ctx: ActorContext, dataflow: Dataflow) -> None:

@@ -22,7 +22,7 @@ from astraflow.actors.base.members import left
 from astraflow.actors.recorder.curves import draw_curves
 from astraflow.actors.recorder.jsonl import JsonLines, replace_durably
 from astraflow.actors.recorder.summary import BusFacts, Summary, build_summary, encode_summary
-from astraflow.bus import Bus, Cursor, wiring
+from astraflow.bus import Bus, Cursor, LogState, wiring
 from astraflow.concurrency import innermost
 from astraflow.errors import DiskFullError
 from astraflow.messages import PROCESS_FAILED, Episode, Event, Head, Ledger, MemberState, Metrics, Progress
@@ -77,14 +77,27 @@ class _LogRecorder:
             await self._warn("the file was cut by someone else; it is written anew from the oldest entry on the bus")
         self._cursor = self.file.position.cursor
         self._recorded(self._cursor.sequence if self._cursor else 0)
-        state = await self._bus.logs.state(self._stream)
-        if self._cursor is None or self._cursor.incarnation != state.incarnation:
-            return
-        missed = state.first_sequence - self._cursor.sequence - 1
-        if missed > 0:
-            await self._warn(f"{missed} entries were removed from {self._stream} before they were recorded")
-        if missed >= 0:  # nothing is left of the cursor's own entry to check it by
+        if self._cursor is not None:
+            await self._agree(self._cursor, await self._bus.logs.state(self._stream))
+
+    async def _agree(self, cursor: Cursor, state: LogState) -> None:
+        """Where to go on, if the log doesn't bear the cursor out any more: nobody but the files needs what is gone."""
+        missed = state.first_sequence - cursor.sequence - 1
+        if cursor.incarnation != state.incarnation:
+            await self._warn(f"{self._stream} was made anew; what wasn't recorded of the old one is lost")
+            self._cursor = None
+        elif cursor.sequence > state.last_sequence:
+            await self._warn(f"{self._stream} lost its newest entries; it is followed from there")
+            self._cursor, self._start = None, state.last_sequence + 1
+        elif missed >= 0:  # nothing is left of the cursor's own entry to check it by
+            if missed:
+                await self._warn(f"{missed} entries were removed from {self._stream} before they were recorded")
             self._cursor, self._start = None, state.first_sequence
+        elif (there := await self._bus.logs.entry(self._stream, cursor.sequence)) is None:  # removed from the middle
+            self._cursor, self._start = None, cursor.sequence + 1
+        elif there.cursor != cursor:  # the log was cut before, and has grown since
+            await self._warn(f"{self._stream} has another entry where the last recorded one was")
+            self._cursor, self._start = None, cursor.sequence
 
     async def _warn(self, text: str) -> None:
         await self._bus.event("warning", "recorder-gap", f"{self.file.path.name}: {text}")
