@@ -11,6 +11,7 @@ from astraflow.errors import ConfigError
 from astraflow.named import build, load_named, module_found
 
 KINDS = {
+    "code": "astraflow.envs.code.code_env:CodeEnv",
     "math": "astraflow.envs.math_env:MathEnv",
     "reasoning-gym": "astraflow.envs.reasoning_gym_env:ReasoningGymEnv",
     "tiny": "astraflow.envs.tiny_env:TinyEnv",
