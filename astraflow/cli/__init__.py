@@ -9,6 +9,7 @@ evaluate   `astraflow eval`
 leaf       `astraflow bus --leaf`
 main       the `astraflow` command
 node       `astraflow node`
+retrieve   `astraflow retrieve`
 status     `astraflow status`
 stop       `astraflow stop`
 submit     `astraflow submit`

@@ -19,6 +19,7 @@ from astraflow.cli import (
     evaluate,
     init,
     node,
+    retrieve,
     status,
     stop,
     submit,
@@ -48,7 +49,23 @@ def parser() -> Parser:
     )
     whole.add_argument("--version", action="version", version=version.sentence(), help="print the version")
     verbs = whole.add_subparsers(title="verbs", metavar="VERB", required=True)
-    for verb in (init, up, check, evaluate, bus, submit, node, agent, status, top, drain, stop, weights, version):
+    for verb in (
+        init,
+        up,
+        check,
+        evaluate,
+        bus,
+        submit,
+        node,
+        agent,
+        retrieve,
+        status,
+        top,
+        drain,
+        stop,
+        weights,
+        version,
+    ):
         verb.add(verbs)
     return whole
 

@@ -10,6 +10,7 @@ questions          reads question files
 reasoning_gym_env  any task of reasoning-gym
 registry           from [envs.<name>] of the run file to an environment
 sandbox            running programs that nobody trusts
+search             questions that are answered by searching, and what searches
 single_turn        one prompt, one reply, one reward
 tiny_env           the tiny models' tasks
 toy_env            an environment for tests of everything around it
