@@ -19,16 +19,20 @@ _FIRST_OUTGOING_PORT = 32_768  # where the system doesn't say
 
 def free_port(host: str = "127.0.0.1") -> int:
     """A port that nobody listens on at this moment. Raises OSError: not an address of ours, or no port is free."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for attempt in range(TRIES):
         port = _FIRST_PORT + secrets.randbelow(_first_outgoing_port() - _FIRST_PORT)
         try:
-            with socket.create_server((host, port), family=family):
+            with listening(host, port):
                 return port
         except OSError as exc:
             if exc.errno != errno.EADDRINUSE or attempt == TRIES - 1:
                 raise
     raise AssertionError("the last try returns or raises")
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that listens there. Raises OSError."""
+    return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
 
 
 def host_for_others(host: str) -> str:

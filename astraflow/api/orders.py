@@ -61,6 +61,10 @@ class RunOrders:
         """Go on issuing tasks. Raises as `set`."""
         await self._order(ControlKind.RESUME, within_s=within_s)
 
+    async def stop(self, *, within_s: float = 10.0) -> None:
+        """End the run everywhere, as `astraflow stop` does: `up` or `submit` continues it. Raises as `set`."""
+        await self._order(ControlKind.STOP, within_s=within_s)
+
     async def evaluate(self, name: str, *, within_s: float = 10.0) -> None:
         """Begin a round of [eval.<name>] now; its scores are metrics of kind eval. Raises as `set`."""
         await self._order(ControlKind.EVALUATE, name, within_s=within_s)

@@ -17,13 +17,14 @@ from pathlib import Path
 
 from astraflow import clock
 from astraflow.bus import orphan
+from astraflow.bus.cluster import ClusterDoor
 from astraflow.bus.leaf import LeafLink
 from astraflow.bus.private import write_private
 from astraflow.bus.serversettings import last_words, quoted, settings, why_not_started
 from astraflow.bus.trust import BusOptions
 from astraflow.errors import BusError
 from astraflow.lifeline import dies_with_parent
-from astraflow.ports import free_port, host_port
+from astraflow.ports import free_port, host_port, listening
 
 log = logging.getLogger(__name__)
 
@@ -49,10 +50,11 @@ class EmbeddedServer:
         security: str = "",
         max_store_bytes: int = 0,
         leaf: LeafLink | None = None,
+        cluster: ClusterDoor | None = None,
     ) -> None:
         """`port` 0 = a free one. `token` "" = the one in the folder, or a new one. `max_store_bytes` 0 = the disk.
         `security`: lines of nats-server's settings in place of the token (`SecureFolder.settings`).
-        `leaf`: takes part in a hub with leaf servers, on either end."""
+        `leaf`: takes part in a hub with leaf servers, on either end. `cluster`: is one of several equal servers."""
         self.folder = folder
         self.host = host
         self.port = port
@@ -61,6 +63,7 @@ class EmbeddedServer:
         self._security = security
         self._max_store_bytes = max_store_bytes
         self._leaf = leaf
+        self.cluster = cluster
         self._process: asyncio.subprocess.Process | None = None
 
     @property
@@ -98,6 +101,7 @@ class EmbeddedServer:
             raise BusError(f"nats-server's folder {self.folder} can't be used: {exc}") from exc
         lock = await self._lock()
         try:
+            self._check_cluster_port()
             for attempt in range(_PORT_TRIES):
                 if self._any_port:
                     self.port = self.port or self._free_port()
@@ -139,16 +143,38 @@ class EmbeddedServer:
         self.token = self.token or secrets.token_urlsafe(32)
         write_private(self.token_file, self.token)
 
+    def _check_cluster_port(self) -> None:
+        """nats-server takes clients before it finds out. Raises BusError if the cluster's port can't be had."""
+        if (door := self.cluster) is None:
+            return
+        try:
+            listening(door.host, door.port).close()
+        except OSError as exc:
+            raise BusError(
+                f"nats-server can't hear the other servers of its cluster on {host_port(door.host, door.port)}: "
+                f"{os.strerror(exc.errno) if exc.errno else exc}; choose another --cluster-listen"
+            ) from exc
+
+    def _settle_name(self) -> str:
+        """One for the life of its store: a cluster knows by it who has which copies."""
+        file = self.folder / "store" / "name"
+        if name := file.read_text().strip() if file.exists() else "":
+            return name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        name = f"astraflow-{secrets.token_hex(4)}"
+        write_private(file, name)
+        return name
+
     def _write_config(self) -> str:
         """Returns the server's name."""
-        name = f"astraflow-{secrets.token_hex(4)}"
+        name = self._settle_name()
         text = settings(
             self.folder.resolve(),
             host=self.host,
             port=self.port,
             name=name,
             security=self._security or f"authorization {{ token: {quoted(self.token)} }}",
-            links=self._leaf.settings(self.token) if self._leaf else "",
+            links="\n".join(part.settings(self.token) for part in (self._leaf, self.cluster) if part is not None),
             domain=self._leaf.domain if self._leaf else "",
             max_store_bytes=self._max_store_bytes,
         )

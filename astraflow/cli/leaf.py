@@ -42,21 +42,27 @@ def hub_greeting(token_file: Path, door: "HubDoor") -> str:
 
 def run(args: argparse.Namespace, host: str, port: int) -> int:
     """Serve until SIGTERM or Ctrl-C; the return value is the exit code. Raises ConfigError, BusError."""
-    from astraflow.actors.base.connection import TOKEN_VARIABLE, Connection
     from astraflow.bus import HUB_DOMAIN, EmbeddedServer, LeafDoor, Topology
 
     if args.region in (HUB_DOMAIN, "local"):
         raise ConfigError(f"--region {args.region} is the hub's; give this region a name of its own, e.g. --region eu")
     Topology(run="any", region=args.region, envs=(), policies=())
-    token_file = user_path(args.token_file) if args.token_file else None
-    token = os.environ.get(TOKEN_VARIABLE, "") if token_file is None else ""
-    secret = Connection(url="", region=args.region, token_file=token_file, token=token).options().token
+    secret = shared_token(args)
     if not secret:
         raise ConfigError("a leaf needs the hub's token: --token-file FILE, or the token itself in ASTRAFLOW_TOKEN")
     door = LeafDoor(url=args.leaf, region=args.region, token=secret)
     folder = args.folder or Path(f"leaf-{args.region}")
     server = EmbeddedServer(folder, host=host, port=port, token=secret, leaf=door)
     return asyncio.run(_serve(server, args.region, args.runs, args.leaf))
+
+
+def shared_token(args: argparse.Namespace) -> str:
+    """The secret of --token-file or ASTRAFLOW_TOKEN, which several servers share; "" = neither is given."""
+    from astraflow.actors.base.connection import TOKEN_VARIABLE, Connection
+
+    token_file = user_path(args.token_file) if args.token_file else None
+    token = os.environ.get(TOKEN_VARIABLE, "") if token_file is None else ""
+    return Connection(url="", region=args.region, token_file=token_file, token=token).options().token
 
 
 async def _serve(server: "EmbeddedServer", region: str, runs: list[str], hub: str) -> int:

@@ -23,7 +23,9 @@ from astraflow.messages.codec import SCHEMA_VERSION, Decoded, Envelope, decode, 
 from astraflow.messages.control import (
     CONTROL_EVENT,
     EVENT_LEVELS,
+    FINISHED,
     PROCESS_FAILED,
+    STOPPED,
     Control,
     ControlKind,
     Decision,
@@ -41,6 +43,8 @@ from astraflow.messages.control import (
     RunRecord,
     SnapshotPointer,
     Submission,
+    goal,
+    is_goal,
 )
 from astraflow.messages.episodes import TRAINABLE_REASONS, Episode, Reason, Task, TaskRef, Trajectory, Turn
 from astraflow.messages.generation import (
@@ -71,9 +75,11 @@ from astraflow.messages.weights import (
 __all__ = [
     "CONTROL_EVENT",
     "EVENT_LEVELS",
+    "FINISHED",
     "MESSAGE_TYPES",
     "PROCESS_FAILED",
     "SCHEMA_VERSION",
+    "STOPPED",
     "TRAINABLE_REASONS",
     "Array",
     "ChunkKind",
@@ -125,4 +131,6 @@ __all__ = [
     "decode",
     "encode",
     "encode_envelope",
+    "goal",
+    "is_goal",
 ]

@@ -139,6 +139,7 @@ class ControlKind(StrEnum):
     PAUSE = "pause"  # issue no more tasks; what runs goes on
     RESUME = "resume"
     EVALUATE = "evaluate"  # begin a round of the evaluation `name`
+    STOP = "stop"  # end the run everywhere; `up` or `submit` continues it
     SET = "set"  # change the data algorithms' knob `name` to `value`
 
 
@@ -204,6 +205,21 @@ class Metrics(Message, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
 
 
+STOPPED = "stopped"  # a person ended it
+FINISHED = "finished"
+_GOAL = "goal reached: "
+
+
+def goal(sentence: str) -> str:
+    """What `RunRecord.stop_requested` says of a run whose `stop_when` is met."""
+    return f"{_GOAL}{sentence}"
+
+
+def is_goal(stop_requested: str) -> bool:
+    """Whether a run ended because its `stop_when` was met."""
+    return stop_requested.startswith(_GOAL)
+
+
 class RunRecord(Message, frozen=True, kw_only=True):
     """What a joining node must know. KV key run."""
 
@@ -211,4 +227,4 @@ class RunRecord(Message, frozen=True, kw_only=True):
     incarnation: str  # uuid; part of every id
     config_json: bytes  # the resolved run file
     created_at: float
-    stop_requested: str = ""  # why the run is to end; "" = go on
+    stop_requested: str = ""  # why the run is to end, STOPPED, FINISHED or a goal; "" = go on

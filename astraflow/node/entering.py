@@ -14,7 +14,7 @@ from astraflow import clock
 from astraflow.bus import Bus, wiring
 from astraflow.config import RunConfig, from_json, to_json
 from astraflow.errors import ConfigError
-from astraflow.messages import Member, MemberState, Progress, RunRecord
+from astraflow.messages import FINISHED, Member, MemberState, Progress, RunRecord, is_goal
 from astraflow.node.node import say
 from astraflow.node.run_changes import check_changes
 from astraflow.runfile.checks import trainable
@@ -54,7 +54,10 @@ async def enter_run(bus: Bus, config: RunConfig, console: Console) -> bool:
     old = entry.message
     for change in check_changes(from_json(old.config_json), config):
         say(console, f"changed since the run began: {change}")
-    if old.stop_requested == "finished" and not await _extend(bus, config):
+    if old.stop_requested == FINISHED and not await _extend(bus, config):
+        return False
+    if is_goal(old.stop_requested) and from_json(old.config_json).run.stop_when == config.run.stop_when:
+        say(console, f"{old.stop_requested}; go on with another goal, or none: --set run.stop_when=")
         return False
     record = msgspec.structs.replace(old, config_json=to_json(config), stop_requested="")
     if record != old:

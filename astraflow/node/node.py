@@ -83,6 +83,11 @@ async def supervise(
         stays=autojoin.failed if autojoin is not None else None,
         tell=tell,
     )
+    if 0 < preemption.lead_s < grace_s:
+        report(
+            f"node.grace_s is {grace_s:g} s, and {preemption.cloud} gives {preemption.lead_s:g} s: after its notice "
+            f"all processes are told to end at once"
+        )
     orders = NodeOrders(ctx, supervisor, report=report, drained=tell_roles)
     tell_roles()
     stopper.attach(drain=orders.drain_node, kill=supervisor.kill)

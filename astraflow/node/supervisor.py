@@ -85,6 +85,7 @@ class Supervisor:
             self._closed.set()
         self._keepers: asyncio.TaskGroup | None = None  # while run() does, as the next
         self._draining = asyncio.Event()
+        self._at_once = False
         self._group: asyncio.TaskGroup | None = None
         self.failure: Failure | None = None
 
@@ -118,8 +119,14 @@ class Supervisor:
         """Nothing is added any more: `run` returns when all have ended. Idempotent."""
         self._closed.set()
 
-    def drain(self) -> None:
-        """Stop everything in order. Idempotent."""
+    def drain(self, within_s: float | None = None) -> None:
+        """Stop everything in order; what is said first holds.
+
+        `within_s`: the time that there is. If it is less than the grace, all are told at once, in place of stage by
+        stage, so that a checkpoint begins now.
+        """
+        if within_s is not None and within_s < self._grace_s and not self.draining:
+            self._grace_s, self._at_once = within_s, True
         self.close()
         self._draining.set()
         for child in self._children:
@@ -220,6 +227,11 @@ class Supervisor:
     async def _drain_when_asked(self) -> None:
         await self._draining.wait()
         deadline = clock.monotonic() + self._grace_s
+        if self._at_once:
+            for child in self._children:
+                child.tell_to_end()
+            await self._wait_or_kill([child for child in self._children if not child.ended.is_set()], self._grace_s)
+            return
         stages = sorted({child.spec.stage for child in self._children})
         for number, stage in enumerate(stages):
             group = [child for child in self._children if child.spec.stage == stage and not child.ended.is_set()]

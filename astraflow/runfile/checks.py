@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from astraflow.config import EnvSection, EvalSection, PolicySection, RunConfig, SourceSection, TrainerSection
+from astraflow.dataflow.stop_rule import stop_rule
 from astraflow.dataflow.submissions import PREFIX
 from astraflow.dataflow.tasks import players_of, trained_by
 from astraflow.errors import ConfigError
@@ -71,6 +72,7 @@ def _checks(config: RunConfig, where: Where) -> Iterator[Iterator[ConfigError]]:
     yield from stage_checks(config, where)
     yield _check_bus(config, where)
     yield _check_deterministic(config, where)
+    yield _check_goal(config, where)
 
 
 def _if_trained(
@@ -207,6 +209,9 @@ def _check_ranks(name: str, trainer: TrainerSection, where: Where) -> Iterator[C
             yield where.error((*path, key), text)
     if ranks.min > ranks.size:
         yield where.error((*path, "min"), f"is {ranks.min}, more than the {ranks.size} ranks of data × replicate")
+    if ranks.size > 1 and trainer.device != "cpu":
+        at = ("policies", name, "trainer", "device")
+        yield where.error(at, f'is "{trainer.device}", but several ranks compute on the CPU only so far; leave it out')
     if ranks.size > 1 and trainer.learner == "toy":
         yield where.error((*path, "data"), 'the toy learner is one process; ranks need learner = "torch"')
 
@@ -303,6 +308,13 @@ def _check_bus(config: RunConfig, where: Where) -> Iterator[ConfigError]:
             yield where.error(("bus", key), f"file {file} does not exist")
 
 
+def _check_goal(config: RunConfig, where: Where) -> Iterator[ConfigError]:
+    try:
+        stop_rule(config)
+    except ConfigError as exc:
+        yield where.error(("run", "stop_when"), str(exc))
+
+
 def _check_deterministic(config: RunConfig, where: Where) -> Iterator[ConfigError]:
     if not config.run.deterministic:
         return
@@ -315,6 +327,9 @@ def _check_deterministic(config: RunConfig, where: Where) -> Iterator[ConfigErro
         if policy.trainer and policy.trainer.max_staleness != 0:
             path = ("policies", name, "trainer", "max_staleness")
             yield where.error(path, f"is {policy.trainer.max_staleness}; run.deterministic needs 0")
+        if policy.trainer and policy.trainer.device != "cpu":
+            path = ("policies", name, "trainer", "device")
+            yield where.error(path, f"is {policy.trainer.device}; run.deterministic needs cpu: GPUs add in any order")
     for env, size, what in _cohorts(config):
         room = config.node.episodes_per_rollout
         if size > room:

@@ -25,8 +25,16 @@ _EVENTS_BEFORE = 50  # events from before the view that it knows of
 class Follower:
     """`open` it, run every one of `jobs()` in a task group, and cancel them to end."""
 
-    def __init__(self, bus: Bus, metrics: LogState, events: LogState, print_line: Callable[[str], None] | None) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        metrics: LogState,
+        events: LogState,
+        print_line: Callable[[str], None] | None,
+        on_metrics: Callable[[Metrics, str], None] | None,
+    ) -> None:
         self.view = RunView()
+        self._on_metrics = on_metrics
         self.changed = asyncio.Event()  # set by every change, cleared by who looks
         self._bus = bus
         self._metrics_before = metrics  # what is up to there is no news
@@ -35,10 +43,19 @@ class Follower:
         self._states: dict[str, MemberState] = {}  # as last printed
 
     @classmethod
-    async def open(cls, bus: Bus, *, print_line: Callable[[str], None] | None = None) -> Self:
-        """Note where the logs end: from there on there is news. Raises BusError."""
-        topology = bus.topology
-        return cls(bus, await bus.logs.state(topology.metrics), await bus.logs.state(topology.events), print_line)
+    async def open(
+        cls,
+        bus: Bus,
+        *,
+        print_line: Callable[[str], None] | None = None,
+        on_metrics: Callable[[Metrics, str], None] | None = None,
+    ) -> Self:
+        """Note where the logs end: from there on there is news. Raises BusError.
+
+        `on_metrics`: called with every message of METRICS, from the first that is there on, and who sent it.
+        """
+        metrics, events = await bus.logs.state(bus.topology.metrics), await bus.logs.state(bus.topology.events)
+        return cls(bus, metrics, events, print_line, on_metrics)
 
     def jobs(self) -> list[Coroutine[Any, Any, None]]:
         """What to run, side by side."""
@@ -61,6 +78,8 @@ class Follower:
         before = self._metrics_before.last_sequence
         async for entry in self._bus.logs.read(self._bus.topology.metrics, start="first"):
             if isinstance(entry.message, Metrics):
+                if self._on_metrics is not None:
+                    self._on_metrics(entry.message, entry.envelope.producer)
                 previous = self._previous_step_at(entry.message)
                 taken = self.view.history.add(entry.message)
                 self.changed.set()

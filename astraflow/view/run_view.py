@@ -12,7 +12,19 @@ import msgspec
 
 from astraflow.bus import wiring
 from astraflow.config import RunConfig, from_json
-from astraflow.messages import Event, Head, Ledger, Member, MemberState, Message, Progress, Region, RunRecord
+from astraflow.messages import (
+    FINISHED,
+    Event,
+    Head,
+    Ledger,
+    Member,
+    MemberState,
+    Message,
+    Progress,
+    Region,
+    RunRecord,
+    is_goal,
+)
 from astraflow.messages.metric_names import (
     DATAFLOW_FAILED_ALL,
     DATAFLOW_READY_GROUPS,
@@ -89,7 +101,9 @@ class RunView:
 
     @property
     def finished(self) -> bool:
-        return self.record is not None and self.record.stop_requested == "finished"
+        """Whether nothing is left to do: all steps are done, or the run's goal is reached."""
+        why = self.record.stop_requested if self.record is not None else ""
+        return why == FINISHED or is_goal(why)
 
     @property
     def leaving(self) -> bool:

@@ -373,3 +373,22 @@ async def test_a_drain_interrupts_the_question_whether_to_start_again(nursery: N
         await asked.wait()
         supervisor.drain()
         assert await outcome is None
+
+
+async def test_with_less_time_than_the_grace_all_are_told_at_once(nursery: Nursery) -> None:
+    stubborn, last = nursery.spec("a", STUBBORN, stage=0), nursery.spec("b", OBEDIENT, stage=1)
+    supervisor = nursery.supervisor(stubborn, last, grace_s=1000)
+    async with running(supervisor) as outcome:
+        await eventually(lambda: text_of(nursery.log("a")) == text_of(nursery.log("b")) == "ready\n")
+        supervisor.drain(within_s=0.5)
+        supervisor.drain(within_s=1000)  # what is said first holds
+        await eventually(lambda: "leaving" in text_of(nursery.log("b")))
+    assert outcome.result() is None
+    assert nursery.reports == ["a didn't end within 0.5 s; killed"]
+
+
+async def test_a_notice_that_every_process_gets_kills_none(nursery: Nursery) -> None:
+    parent = "import subprocess, sys; subprocess.run([sys.executable, '-u', '-c', sys.argv[1]])"
+    with_child = nursery.spec("a", parent, "import os, signal; os.kill(os.getpid(), signal.SIGUSR1); print('lives')")
+    assert await nursery.supervisor(with_child).run() is None
+    assert text_of(nursery.log("a")) == "lives\n"

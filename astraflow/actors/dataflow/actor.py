@@ -25,9 +25,13 @@ from astraflow.actors.dataflow.users import Users
 from astraflow.bus import LogEntry, wiring
 from astraflow.concurrency import Background
 from astraflow.dataflow.core import DataflowCore
+from astraflow.dataflow.stop_rule import stop_rule
 from astraflow.envs.registry import build_env
 from astraflow.errors import FencedError, UnreadableValueError
 from astraflow.messages import (
+    CONTROL_EVENT,
+    FINISHED,
+    STOPPED,
     TRAINABLE_REASONS,
     Decision,
     DecisionKind,
@@ -38,6 +42,7 @@ from astraflow.messages import (
     Progress,
     RunRecord,
     SampleBatch,
+    goal,
 )
 from astraflow.messages.metric_names import DATAFLOW, DATAFLOW_READY_GROUPS, EVAL
 from astraflow.models.tokenizer import utf8
@@ -78,6 +83,8 @@ class Dataflow:
         self._failures = FailureStreak(ctx.config.dataflow.max_failed_groups)
         self._clock_offset_s = clock.wall() - clock.monotonic()
         self._told = ToldProblems()
+        self._stop_rule = stop_rule(ctx.config)
+        self._goal = ""
 
     def _now(self) -> float:
         """Unix seconds that never go back, so that a set clock expires nothing."""
@@ -110,9 +117,9 @@ class Dataflow:
         while not self._ctx.stopping.is_set():
             await self._lease.held()
             await self._act()
-            if self._core.finished:
+            if why := self._why_end():
                 await self.save()
-                await self._end_run()
+                await self._end_run(why)
                 return
             await self._save_when_due()
             self._ctx.waits_for(self._core.waits_for())
@@ -123,6 +130,12 @@ class Dataflow:
                 self._take_input(item)
             for _ in range(min(_INPUTS_AT_ONCE, self._inbox.qsize())):
                 self._take_input(self._inbox.get_nowait())
+
+    def _why_end(self) -> str:
+        """What the run's record is to say; "" = go on."""
+        if self._core.finished:
+            return FINISHED
+        return self._goal or (STOPPED if self._core.users.stop_wanted else "")
 
     async def _next_input(self) -> _Input | None:
         try:
@@ -169,12 +182,21 @@ class Dataflow:
             for policy in self._samples:
                 while (batch := self._core.next_batch(policy)) is not None:
                     await self._emit(batch)
-                    publishing.create_task(self._bus.metrics(self._batch_metrics(batch)))
+                    await self._report(self._batch_metrics(batch), publishing)
             await self._give_up_unmade()
             self._users.answer(publishing)
             self._tell_problems(publishing)
             for result in self._core.eval_results():
-                publishing.create_task(self._bus.metrics(Metrics(kind=EVAL, at=clock.wall(), **result)))
+                await self._report(Metrics(kind=EVAL, at=clock.wall(), **result), publishing)
+
+    async def _report(self, metrics: Metrics, publishing: asyncio.TaskGroup) -> None:
+        """Publish; and see whether they reach the run's goal."""
+        publishing.create_task(self._bus.metrics(metrics))
+        if self._stop_rule is None or self._goal:
+            return
+        if reached := self._stop_rule.reached(metrics.kind, metrics.policy, metrics.values, metrics.labels):
+            self._goal = goal(reached)
+            await self._bus.event("info", CONTROL_EVENT, f"the run ends: {self._goal}")
 
     def _tell_problems(self, publishing: asyncio.TaskGroup) -> None:
         """Of what keeps the run from getting anywhere: the member record has all of it, events what is new."""
@@ -254,8 +276,8 @@ class Dataflow:
         )
         self._saved_at, self._dirty = clock.monotonic(), False
 
-    async def _end_run(self) -> None:
-        """Say on the bus that the run is finished; every actor ends by itself. A stop that came first stays."""
+    async def _end_run(self, why: str) -> None:
+        """Say on the bus why the run is over; every actor ends by itself. A stop that came first stays."""
         while True:
             try:
                 entry = await self._bus.kv.get(wiring.RUN.key())
@@ -266,7 +288,7 @@ class Dataflow:
             assert isinstance(record, RunRecord)
             if record.stop_requested:
                 return
-            ended = msgspec.structs.replace(record, stop_requested="finished")
+            ended = msgspec.structs.replace(record, stop_requested=why)
             try:
                 await self._bus.kv.put(wiring.RUN.key(), ended, expected_revision=revision, deadline_s=None)
             except FencedError:  # somebody stopped it, or `up` has just entered it again: look

@@ -12,7 +12,7 @@ import msgspec
 
 from astraflow.config import RunConfig
 from astraflow.dataflow.ledger import ISSUED, RECORD_COUNTS, Fate
-from astraflow.messages import Head, Ledger, Progress, RunRecord
+from astraflow.messages import Head, Ledger, Progress, RunRecord, is_goal
 from astraflow.messages.metric_names import TRAIN_SAMPLES, TRAIN_STALENESS_MAX, TRAIN_STALENESS_MEAN, TRAIN_TOKENS
 from astraflow.view.history import EpisodeTotals, EvalPoint, History, PolicyHistory
 from astraflow.view.wording import amount, change, counts, duration
@@ -177,6 +177,8 @@ def render_summary(summary: Summary) -> str:
 
 
 def _state(summary: Summary) -> str:
+    if is_goal(summary.stop_reason):
+        return summary.stop_reason
     if summary.finished:
         return "finished"
     if summary.failure:
@@ -195,16 +197,20 @@ def _policy_lines(name: str, policy: _PolicySummary) -> list[str]:
     if policy.data_ended:
         lines.append("  ended early its sources have no more tasks")
     for set_name, points in policy.eval.items():
-        correct = change(points.before.correct, points.after.correct)
-        reward = change(points.before.reward, points.after.reward)
+        once = points.before == points.after
+        correct = change(points.before.correct, points.after.correct, once=once)
+        reward = change(points.before.reward, points.after.reward, once=once)
+        steps = f"{points.after.step}" if once else f"{points.before.step} → {points.after.step}"
         lines.append(
             f"  {set_name:<11} correct {correct}   reward {reward}   "
-            f"(step {points.before.step} → {points.after.step}, {points.after.size} answers"
+            f"(step {steps}, {points.after.size} answers"
             f"{f', {failed} failed' if (failed := points.after.failed) else ''})"
         )
         if points.after.pass_at:
             before = points.before.pass_at
-            passes = [f"pass@{k} {change(before.get(k), value)}" for k, value in points.after.pass_at.items()]
+            passes = [
+                f"pass@{k} {change(before.get(k), value, once=once)}" for k, value in points.after.pass_at.items()
+            ]
             lines.append(f"  {'':<11} {'   '.join(passes)}")
     if policy.staleness_mean is not None and policy.staleness_max is not None:
         lines.append(f"  staleness   mean {policy.staleness_mean:.2f}, max {policy.staleness_max:.0f} steps")
