@@ -98,10 +98,10 @@ def test_a_cheat_passes_nothing(grader: Grader, cheat: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cheat", ["equals everything", "leaves", "looks for the test in the frames above"])
-def test_a_cheat_passes_nothing_of_all_humaneval(grader: Grader, cheat: str) -> None:
+def test_an_object_that_equals_everything_passes_nothing_of_humaneval(grader: Grader) -> None:
     for problem, row in human_eval():
-        program = completed(problem.tests.start, CHEATS[cheat].replace("NAME", row["entry_point"]), row["entry_point"])
+        cheat = CHEATS["equals everything"].replace("NAME", row["entry_point"])
+        program = completed(problem.tests.start, cheat, row["entry_point"])
         assert grader.grade(program, problem.tests).passed == 0, row["task_id"]
 
 

@@ -170,6 +170,12 @@ def test_a_shell_remembers_and_ends_with_an_input_that_does_not(sandbox: Sandbox
     assert gone.run("1").text == "this session has ended: its program is gone"
 
 
+def test_the_example_of_the_page_does_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[3] / "docs/sandbox.md").read_text(encoding="utf-8")
+    exec(page.split("```python\n")[1].split("```")[0], {})
+    assert capsys.readouterr().out == "ok 0 hello\n\n/usr\n\n"
+
+
 def test_sessions_are_apart(sandbox: Sandbox) -> None:
     one, other = Session(sandbox, "bash"), Session(sandbox, "bash")
     one.run("echo secret > /tmp/a")
