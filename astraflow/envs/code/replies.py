@@ -23,5 +23,7 @@ def completed(start: str, program: str, name: str) -> str:
     """
     if re.search(rf"^\s*(?:async\s+)?def\s+{re.escape(name)}\b", program, re.MULTILINE):
         return f"{start.rstrip()}\n    pass\n\n{program}"
-    body = program if program[:1] in (" ", "\t") else "".join(f"    {line}" for line in program.splitlines(True))
+    first = next((line for line in program.splitlines() if line.strip()), "")
+    indented = first[:1] in (" ", "\t")
+    body = program if indented else "".join(f"    {line}" for line in program.splitlines(keepends=True))
     return f"{start.rstrip()}\n{body}"

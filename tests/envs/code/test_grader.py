@@ -36,7 +36,19 @@ def human_eval(*numbers: int) -> list[tuple[CodeProblem, dict[str, Any]]]:
     return [(problem_of(row, "prompt", "test"), row) for row in chosen]
 
 
-SOME = (0, 4, 32, 38, 50, 53, 95, 115, 127, 148)  # helpers in the prompt, random tests, floats, Unicode
+SOME = (
+    0,
+    4,
+    32,
+    38,
+    50,
+    53,
+    81,
+    95,
+    115,
+    127,
+    148,
+)  # helpers in the prompt, random tests, blank lines, floats, Unicode
 
 
 @pytest.mark.parametrize("numbers", [SOME, pytest.param((), marks=pytest.mark.slow)], ids=["some", "all"])
@@ -219,6 +231,7 @@ def test_the_last_block_of_python_is_the_program(reply: str, program: str) -> No
 def test_a_body_is_put_below_its_function() -> None:
     assert completed("def f():\n", "return 1", "f") == "def f():\n    return 1"
     assert completed("def f():\n", "    return 1", "f") == "def f():\n    return 1"
+    assert completed("def f():\n", "\n  \n    return 1", "f").endswith("\n    return 1")
     assert completed("import os\ndef f():\n", "def f():\n    return 1", "f").startswith(
         "import os\ndef f():\n    pass\n"
     )
