@@ -14,9 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the attacks are those of the tests
 
 from astraflow.envs.sandbox import Limits, Sandbox
-from tests.envs.sandbox.attacks import ATTACKS
-
-_ATTACK_LIMITS = Limits(wall_s=1.0, memory_mb=128, output_kb=256, disk_mb=8)
+from tests.envs.sandbox.attacks import ATTACKS, limits_for
 
 
 def main() -> int:
@@ -34,7 +32,7 @@ def main() -> int:
     sys.stdout.write(f"programs_per_s={args.programs / took_s:.1f} threads={args.threads}\n")
     through = []
     for name, (program, endings) in ATTACKS.items():
-        result = sandbox.run(program, limits=_ATTACK_LIMITS)
+        result = sandbox.run(program, limits=limits_for(endings))
         if b"WON" in result.stdout or result.status not in endings:
             through.append(name)
     sys.stdout.write(f"attacks={len(ATTACKS)} got_through={len(through)} {', '.join(through)}\n")

@@ -5,6 +5,7 @@ machine, and limits. As root each program also gets a user id of its own that no
 doesn't bound the processes of root, and because a bomb of one program would eat the processes of the others.
 """
 
+import atexit
 import importlib.util
 import itertools
 import os
@@ -71,6 +72,7 @@ def _for_everybody(folder: Path) -> Path:
     if os.geteuid() != 0 or _open_to_all(folder / "_bin/bwrap"):
         return folder
     copy = Path(tempfile.mkdtemp(prefix="astraflow-bwrap-"))
+    atexit.register(shutil.rmtree, copy, ignore_errors=True)
     copy.chmod(0o755)
     for each in (folder, folder.with_name(f"{folder.name}.libs")):
         if each.is_dir():

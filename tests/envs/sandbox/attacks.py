@@ -3,8 +3,17 @@
 Beside each: how it may end.
 """
 
+from astraflow.envs.sandbox import Limits
+
 ENDS_ITSELF, IS_STOPPED = frozenset({"ok", "killed"}), frozenset({"timeout", "memory"})
 ANYHOW = ENDS_ITSELF | IS_STOPPED | {"output"}
+
+
+def limits_for(endings: frozenset[str]) -> Limits:
+    """Little time only where time is what ends it: a machine may be busy."""
+    wall_s = 0.6 if "timeout" in endings else 60.0
+    return Limits(wall_s=wall_s, memory_mb=128, output_kb=256, disk_mb=8)
+
 
 _LIBC = "import ctypes; libc = ctypes.CDLL(None, use_errno=True)\n"
 

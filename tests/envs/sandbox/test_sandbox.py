@@ -8,7 +8,7 @@ import pytest
 
 from astraflow.envs.sandbox import Limits, Sandbox, Session, Status, isolation, probe, seccomp
 from astraflow.errors import ConfigError, EnvError
-from tests.envs.sandbox.attacks import ATTACKS
+from tests.envs.sandbox.attacks import ATTACKS, limits_for
 
 SMALL = Limits(wall_s=0.6, memory_mb=128, output_kb=256, disk_mb=8)
 
@@ -36,7 +36,7 @@ def processes_of_sandboxes() -> list[int]:
 def test_an_attack_is_contained(sandbox: Sandbox, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ASTRAFLOW_SECRET", "x")
     program, endings = ATTACKS[name]
-    result = sandbox.run(program, limits=SMALL)
+    result = sandbox.run(program, limits=limits_for(endings))
     assert result.status in endings, result
     assert b"WON" not in result.stdout, result
     assert len(result.stdout) + len(result.stderr) <= 2 * SMALL.output_kb << 10
@@ -81,8 +81,8 @@ def test_a_program_gets_files_and_input_and_gives_output(sandbox: Sandbox) -> No
 def test_what_a_program_does_is_told_apart(sandbox: Sandbox) -> None:
     assert sandbox.run("import os; os.kill(os.getpid(), 11)").exit == 128 + 11
     assert sandbox.run("'\ud800'").exit == 1
-    flooded = sandbox.run(ATTACKS["flood"][0], limits=SMALL)
-    assert (flooded.status, len(flooded.stdout)) == (Status.OUTPUT, SMALL.output_kb << 10)
+    flooded = sandbox.run(ATTACKS["flood"][0], limits=Limits(wall_s=60, output_kb=256))
+    assert (flooded.status, len(flooded.stdout)) == (Status.OUTPUT, 256 << 10)
     assert sandbox.run("while True: pass", limits=Limits(wall_s=60, cpu_s=1)).status is Status.TIMEOUT
 
 
@@ -104,13 +104,24 @@ def test_isolation_that_leaks_is_refused_in_words(monkeypatch: pytest.MonkeyPatc
 
 
 def test_limits_alone_need_a_word_and_still_limit() -> None:
-    unsafe = Sandbox(unsafe=True, limits=SMALL)
+    unsafe = Sandbox(unsafe=True, limits=Limits(wall_s=60))
     assert (
         unsafe.run("import os, sys; print(sys.stdin.read(), open('a').read())", stdin=b"1", files={"a": b"2"}).text
         == "1 2\n"
     )
-    assert unsafe.run("while True: pass").status is Status.TIMEOUT
+    assert unsafe.run("while True: pass", limits=SMALL).status is Status.TIMEOUT
     assert unsafe.run("import os; os.abort()").status is Status.KILLED
+
+
+def test_a_bubblewrap_that_only_root_can_read_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    isolation.find_tools.cache_clear()
+    monkeypatch.setattr(probe, "_probed", set())
+    seen = isolation._open_to_all
+    monkeypatch.setattr(isolation, "_open_to_all", lambda path: path.name != "bwrap" and seen(path))
+    copied = Sandbox(limits=Limits(wall_s=60))
+    assert "astraflow-bwrap-" in copied.tools.bwrap
+    assert copied.run("print(1)").text == "1\n"
+    isolation.find_tools.cache_clear()
 
 
 @pytest.mark.parametrize("wrong", [{"wall_s": 0}, {"memory_mb": -1}, {"processes": 0}])
@@ -156,7 +167,7 @@ def test_an_interpreter_remembers(sandbox: Sandbox) -> None:
 
 
 def test_a_shell_remembers_and_ends_with_an_input_that_does_not(sandbox: Sandbox) -> None:
-    session = Session(sandbox, "bash", limits=Limits(wall_s=5.0))
+    session = Session(sandbox, "bash", limits=Limits(wall_s=60))
     assert session.run("cd /usr; A=5").well
     assert session.run("pwd; echo $A; false").text == "/usr\n5\n"
     assert session.run("cat; exec 9<&-").status in (Status.OK, Status.KILLED)
