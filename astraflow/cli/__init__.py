@@ -14,6 +14,7 @@ node        `astraflow node`
 output      what a verb prints on
 parser      the command line's parser
 prometheus  `astraflow prometheus`
+retrieve    `astraflow retrieve`
 status      `astraflow status`
 stop        `astraflow stop`
 submit      `astraflow submit`

@@ -15,7 +15,7 @@ SESSIONS = "sessions"
 class EnvSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """[envs.<name>]: an environment."""
 
-    kind: Annotated[str, doc("reasoning-gym, math, tiny, toy, or module:Class of your own")]
+    kind: Annotated[str, doc("reasoning-gym, math, code, search, tiny, toy, or module:Class of your own")]
     args: Annotated[dict[str, Any], doc("keyword arguments of the environment")] = field(default_factory=dict)
     agent: Annotated[
         str,

@@ -11,8 +11,10 @@ from astraflow.errors import ConfigError
 from astraflow.named import build, load_named, module_found
 
 KINDS = {
+    "code": "astraflow.envs.code.code_env:CodeEnv",
     "math": "astraflow.envs.math_env:MathEnv",
     "reasoning-gym": "astraflow.envs.reasoning_gym_env:ReasoningGymEnv",
+    "search": "astraflow.envs.search.search_env:SearchEnv",
     "tiny": "astraflow.envs.tiny_env:TinyEnv",
     "toy": "astraflow.envs.toy_env:ToyEnv",
 }

@@ -256,8 +256,8 @@ def test_all_mistakes_are_told_at_once_and_no_consequence_of_one_as_another(file
         " of your own",
         f"envs.game {at} 22: environment toy takes no argument 'no_such'; known: fail_every, flat_share, policies,"
         " seed, size, turns",
-        f"envs.other {at} 26: unknown environment kind 'my-env'; known: math, reasoning-gym, tiny, toy; or module:Class"
-        " of your own",
+        f"envs.other {at} 26: unknown environment kind 'my-env'; known: code, math, reasoning-gym, search, tiny, toy;"
+        " or module:Class of your own",
     ]
 
 
