@@ -14,6 +14,7 @@ from astraflow.weights.codec.changes import changed_elements
 from astraflow.weights.codec.tensors import HostTensor
 from astraflow.weights.transfer.follower import WeightFollower, first_head
 from astraflow.weights.transfer.publisher import WeightPublisher
+from astraflow.weights.transfer.update_plan import plan
 from tests.actors.contexts import context
 from tests.bus.raw import store_raw
 
@@ -201,3 +202,22 @@ async def test_a_new_trainer_s_head_still_knows_the_versions_before(
         await publish(later, 3, 3)
         recent = (await head_of(ctx.bus)).recent
         assert [(one.version, one.step) for one in recent] == [(number, number) for number in range(4)]
+
+
+def manifest(number: int, size_bytes: int, *, base: int = -1) -> Manifest:
+    """A full, or a delta on version `base`; manifests stand at the sequences of their versions, fulls at 100 more."""
+    kind = VersionKind.FULL if base < 0 else VersionKind.DELTA
+    given = {"policy": "solver", "version": number, "step": number, "batch": number, "epoch": 1, "kind": kind}
+    return Manifest(**given, tensors=(), parts=(), size_bytes=size_bytes, base_version=base, base_sequence=max(0, base))
+
+
+@pytest.mark.parametrize(("full_bytes", "cheapest"), [(5, 15), (15, 20), (30, 20)])
+async def test_the_way_with_the_fewest_bytes_is_taken(full_bytes: int, cheapest: int) -> None:
+    log = {2: manifest(2, 10, base=1), 3: manifest(3, 10, base=2), 102: manifest(2, full_bytes)}
+    head = Head(policy="solver", version=3, step=3, epoch=1, manifest_sequence=3, full_manifest_sequence=102)
+
+    async def read(sequence: int) -> Manifest | None:
+        return log.get(sequence)
+
+    assert (await plan(head, 1, read)).size_bytes == cheapest
+    assert (await plan(head, None, read)).size_bytes == full_bytes + 10, "a newcomer has no choice"
