@@ -262,3 +262,20 @@ async def test_a_follow_up_whose_replica_cannot_take_it_is_queued(
         await other.tokens(again, len(so_far), 11, end="stop")
         done = await answer
         assert (done.tokens.tolist(), done.replica) == ([*so_far, 11], "b")
+
+
+async def test_what_an_old_attempt_says_before_the_new_one_is_accepted_is_not_taken(
+    memory_server: MemoryServer, tmp_path: Path
+) -> None:
+    call = replace(CALL, min_version=4)
+    async with context(memory_server, tmp_path, role="rollout") as ctx, asked(ctx, call) as answer:
+        first, second = Peer(ctx.bus, "a"), Peer(ctx.bus, "b")
+        request = await first.next_request()
+        assert request.min_version == 4
+        await first.tokens(request, 0, 10, 11)
+        await first.say(request, ChunkKind.GOODBYE)
+        again = await second.next_request()
+        assert again.min_version == 4
+        await first.tokens(request, 2, 99, end="stop")
+        await second.tokens(again, 2, 12, end="length")
+        assert (await answer).tokens.tolist() == [10, 11, 12]

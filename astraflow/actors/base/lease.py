@@ -211,6 +211,7 @@ class _Waiter:
             return "it was free"
         if has_ended(record.process):
             return "its process has ended"
+        # Looked at when the time is over, or at a renewal, which begins it anew: nothing wakes the waiter in between.
         bus = self._ctx.bus
         if not bus.link.up.is_set() or bus.link.reconnects != self._reconnects:
             self._see()  # nobody could renew meanwhile: the time starts again
