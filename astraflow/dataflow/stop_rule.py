@@ -30,6 +30,7 @@ _EXAMPLE = '"eval.held-out.correct > 0.95" or "dataflow.reward_all of solver > 0
 class StopRule(Struct, frozen=True, kw_only=True):
     """One comparison of one metric of one policy."""
 
+    name: str  # of the metric, as the run file has it
     kind: str
     metric: str  # its name in `Metrics.values`
     eval_set: str  # "" = of no evaluation
@@ -44,8 +45,7 @@ class StopRule(Struct, frozen=True, kw_only=True):
             return ""
         if not _COMPARE[self.comparison](value, self.bound):  # nan reaches nothing
             return ""
-        name = f"eval.{self.eval_set}.{self.metric.removeprefix('eval.')}" if self.eval_set else self.metric
-        return f"{name} of {self.policy} is {value:.4g}, {self.comparison} {self.bound:.4g}"
+        return f"{self.name} of {self.policy} is {value:.4g}, {self.comparison} {self.bound:.4g}"
 
 
 def stop_rule(config: RunConfig) -> StopRule | None:
@@ -65,6 +65,7 @@ def stop_rule(config: RunConfig) -> StopRule | None:
     if not math.isfinite(bound):
         raise ConfigError(f"{number!r} in {text!r} isn't a number")
     return StopRule(
+        name=name,
         kind=kind,
         metric=metric,
         eval_set=eval_set,

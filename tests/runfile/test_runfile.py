@@ -92,7 +92,11 @@ def test_broken_toml_names_the_line(file: Path) -> None:
             "unknown key policies.solver.trainer.stepps in {file} line 9; did you mean 'steps'?",
         ),
         ("[run]", "[rum]", "unknown key rum in {file} line 1; did you mean 'run'?"),
-        ("name =", "qqq =", "unknown key run.qqq in {file} line 2; expected one of name, seed, folder, deterministic"),
+        (
+            "name =",
+            "qqq =",
+            "unknown key run.qqq in {file} line 2; expected one of name, seed, folder, stop_when, deterministic",
+        ),
         ("steps = 4", "", "policies.solver.trainer.steps in {file} line 8 is missing"),
         ('model = "toy"', "", "policies.solver.model in {file} line 4 is missing"),
         ("steps = 4", 'steps = "many"', 'policies.solver.trainer.steps in {file} line 9: expected int, got "many"'),
