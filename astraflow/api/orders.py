@@ -16,6 +16,7 @@ from astraflow.dataflow.tasks import trained_by
 from astraflow.errors import BusError, ConfigError
 from astraflow.messages import Control, ControlKind, Event, Submission
 from astraflow.messages.ids import GroupKey, group_id
+from astraflow.named import nearest
 
 
 class RunOrders:
@@ -39,7 +40,7 @@ class RunOrders:
         """
         run = self.config.run.name
         if env not in self.config.envs:
-            raise ConfigError(f"run {run} has no environment {env!r}; it has {', '.join(self.config.envs)}")
+            raise ConfigError(f"run {run} has no environment {env!r}{nearest(env, self.config.envs)}")
         if self.config.run.deterministic:
             raise ConfigError(f"run {run} is deterministic: what comes when is not repeatable")
         if not trained_by(self.config, env):

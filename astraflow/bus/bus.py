@@ -31,7 +31,7 @@ from astraflow.bus.telling import tell_event, tell_metrics
 from astraflow.bus.topology import Topology
 from astraflow.bus.trust import BusOptions
 from astraflow.concurrency import Background
-from astraflow.errors import BusError, DeniedError, LinkLostError
+from astraflow.errors import BusError, DeniedError, LinkLostError, NoAnswerError
 from astraflow.messages import Envelope, Message, Metrics, RunRecord, encode, encode_envelope
 
 log = logging.getLogger(__name__)
@@ -129,7 +129,7 @@ class NatsBus:
             return
         try:
             await ensure(session, self.topology)
-        except (LinkLostError, BusError) as exc:
-            if isinstance(exc, LinkLostError):
-                raise
+        except (LinkLostError, NoAnswerError):
+            raise
+        except BusError as exc:
             log.error("bus.ensure_failed", extra={"why": str(exc)})

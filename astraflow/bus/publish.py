@@ -36,6 +36,7 @@ NO_STORAGE = frozenset({10023, 10047})  # the server's own limit is reached
 _WRONG_SEQUENCE = frozenset({10071, 10164})
 DUPLICATE_IN_BATCH = 10201
 _BATCH_RETRY = frozenset({10176, 10210})  # incomplete (timed out), too many under way
+_IN_PROCESS = 10158  # an earlier try of the same message, which the servers of a cluster haven't agreed on yet
 RETRY_FIRST_S, RETRY_MOST_S = 0.02, 0.5
 _WARN_FIRST_S = 10.0  # a publish that waits this long says so, then after twice as long
 NO_ANSWER_YET = "no answer yet"
@@ -191,8 +192,8 @@ class Publisher:
             raise FullError(
                 f"nats-server has no room left: {error.description}; free disk space or raise its max_file_store"
             )
-        if error.err_code in _BATCH_RETRY or error.code == 429:
-            raise NoAnswerError(f"batch isn't stored: {error.description}")
+        if error.err_code in _BATCH_RETRY or error.err_code == _IN_PROCESS or error.code == 429:
+            raise NoAnswerError(f"{subject} isn't stored: {error.description}")
         if error.err_code == _STORE_FAILED or error.code < 500:
             raise BusError(
                 f"stream {answer.stream} refused {subject}: {error.description} (err_code {error.err_code}); "

@@ -22,7 +22,9 @@ from astraflow.messages.arrays import Array, array_of
 from astraflow.messages.codec import SCHEMA_VERSION, Decoded, Envelope, decode, encode, encode_envelope
 from astraflow.messages.control import (
     CONTROL_EVENT,
+    EVENT_LEVELS,
     FINISHED,
+    PROCESS_FAILED,
     STOPPED,
     Control,
     ControlKind,
@@ -44,7 +46,7 @@ from astraflow.messages.control import (
     goal,
     is_goal,
 )
-from astraflow.messages.episodes import TRAINABLE_REASONS, Episode, Reason, Task, TaskRef, Trajectory, Turn
+from astraflow.messages.episodes import TRAINABLE_REASONS, Episode, Reason, Spoken, Task, TaskRef, Trajectory, Turn
 from astraflow.messages.generation import (
     ChunkKind,
     GenCancel,
@@ -72,8 +74,10 @@ from astraflow.messages.weights import (
 
 __all__ = [
     "CONTROL_EVENT",
+    "EVENT_LEVELS",
     "FINISHED",
     "MESSAGE_TYPES",
+    "PROCESS_FAILED",
     "SCHEMA_VERSION",
     "STOPPED",
     "TRAINABLE_REASONS",
@@ -113,6 +117,7 @@ __all__ = [
     "SampleBatch",
     "Sampling",
     "SnapshotPointer",
+    "Spoken",
     "Submission",
     "Task",
     "TaskRef",

@@ -143,6 +143,9 @@ class ControlKind(StrEnum):
     SET = "set"  # change the data algorithms' knob `name` to `value`
 
 
+PROCESS_FAILED = "process-failed"
+"""Name of the event of a process that its node doesn't start again; field `ends` = the node ends for it."""
+
 CONTROL_EVENT = "control"
 """Name of the event that answers an order: its fields have the order's id, and `refusal`, "" = it is carried out."""
 
@@ -172,6 +175,9 @@ class Ledger(Message, frozen=True, kw_only=True):
     counts: dict[str, int]  # e.g. issued, emitted, zero-advantage, truncated, infra, late, surplus, stale, expired
     epoch: int = 0  # lease epoch of the dataflow that counted
     notes: tuple[str, ...] = ()  # sentences on the last groups that weren't trained, oldest first; at most ten
+
+
+EVENT_LEVELS = ("info", "warning", "error")
 
 
 class Event(Message, frozen=True, kw_only=True):

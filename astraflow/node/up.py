@@ -40,7 +40,7 @@ from astraflow.node.server import embedded_server
 from astraflow.node.stopper import Stopper
 from astraflow.node.threads import usable_cores
 from astraflow.paths import user_path, user_path_text
-from astraflow.ports import host_for_others
+from astraflow.ports import host_for_others, host_port
 from astraflow.runfile import resolved
 from astraflow.runfile.checks import FULLS_IN_WEIGHTS, model_bytes, trainable
 from astraflow.view.live import live_view
@@ -152,6 +152,7 @@ def _preemption_of(section: NodeSection) -> Preemption:
         file=user_path_text(section.preempt_file),
         command=section.preempt_command,
         command_every_s=section.preempt_every_s,
+        cloud=section.preempt,
     )
 
 
@@ -238,13 +239,15 @@ def join_command(run: str, listen: tuple[str, int], connection: Connection) -> s
     port = connection.url.rsplit(":", 1)[1]
     token = ["--token-file", str(connection.token_file)] if connection.token_file else []
     region = ["--region", connection.region] if connection.region != "local" else []
-    return shlex.join(["astraflow", "node", "--join", f"nats://{host}:{port}", "--run", run, *token, *region])
+    return shlex.join(
+        ["astraflow", "node", "--join", f"nats://{host_port(host, int(port))}", "--run", run, *token, *region]
+    )
 
 
 def leaf_command(run: str, door: HubDoor, connection: Connection) -> str:
     """The command line that starts another region's leaf server."""
     token = ["--token-file", str(connection.token_file)] if connection.token_file else []
-    url = f"nats://{host_for_others(door.host)}:{door.port}"
+    url = f"nats://{host_port(host_for_others(door.host), door.port)}"
     return shlex.join(["astraflow", "bus", "--leaf", url, "--region", "REGION", "--run", run, *token])
 
 

@@ -105,6 +105,13 @@ class RunView:
         why = self.record.stop_requested if self.record is not None else ""
         return why == FINISHED or is_goal(why)
 
+    @property
+    def leaving(self) -> bool:
+        """Every node drains, or the run was told to stop: who is missing has left as it was to."""
+        nodes = self.alive(Role.NODE)
+        stopped = self.record is not None and self.record.stop_requested != ""
+        return stopped or (bool(nodes) and all(node.state is MemberState.DRAINING for node in nodes))
+
     def alive(self, role: str, policy: str = "") -> list[Member]:
         """Members of a role (and policy, if given) that are not gone."""
         return [m for m in self.members.values() if m.role == role and policy in ("", m.policy)]
@@ -167,7 +174,7 @@ class RunView:
         unstored = [f"nats-server stores nothing: {self.unstored}"] if self.unstored else []
         return (
             unstored
-            + self._missing(self.config, with_coming)
+            + ([] if self.leaving else self._missing(self.config, with_coming))
             + self._cut_off()
             + [sentence for actor in sorted(self.members) for sentence in _complaints(self.members[actor])]
         )

@@ -25,6 +25,11 @@ async def test_a_goal_that_is_reached_ends_the_run_well_and_once(tmp_path: Path)
     events = (tmp_path / "runs/demo/events.jsonl").read_text()
     assert "the run ends: goal reached: eval.held-out.reward" in events
 
+    code, shown = await finished(tmp_path, "show", "runs/demo", "--eval", "held-out", "--best", "2")
+    assert code == 0, shown
+    assert shown.count("━━ #") == 2
+    assert "assistant │" in shown
+
     code, again = await finished(tmp_path, "up", "run.toml", *sets(*ENDLESS, GOAL))
     assert code == 0, again
     assert "go on with another goal" in again

@@ -199,14 +199,15 @@ def test_a_critic_of_another_width_is_refused_and_changes_nothing(tmp_path: Path
     import safetensors.torch
 
     from astraflow.learners.checkpoint import write_state
+    from astraflow.learners.team import Alone
 
     tensors = safetensors.torch.load_file(tmp_path / "saved" / "learner.safetensors")
     tensors["critic/master/weight"] = torch.zeros(3)
-    write_state(tmp_path / "saved", tensors, steps=0)
+    write_state(tmp_path / "saved", tensors, steps=0, team=Alone())
     with pytest.raises(WeightsError, match="1 tensors differ, critic/weight"):
         one.restore(tmp_path / "saved")
     del tensors["critic/steps"], tensors["critic/master/weight"]
-    write_state(tmp_path / "saved", tensors, steps=0)
+    write_state(tmp_path / "saved", tensors, steps=0, team=Alone())
     with pytest.raises(WeightsError, match="2 tensors differ, critic/weight"):
         one.restore(tmp_path / "saved")
     assert state(one, tmp_path / "after") == before

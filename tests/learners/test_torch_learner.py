@@ -229,3 +229,18 @@ def test_sample_that_does_not_fit_is_named(tmp_path: Path, change: dict, text: s
     with pytest.raises(MessageError, match=text):
         one.step([sample([1, 2], [3]), bad])
     assert state(one, tmp_path / "after") == before
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_layers_computed_anew_have_the_same_gradients_to_the_last_bit(tmp_path: Path, dtype: str) -> None:
+    folder = model_folder(tmp_path / "model")
+    kept, anew = (learner(folder, section(dtype=dtype, activation_checkpointing=chosen)) for chosen in (False, True))
+    passes = []
+    for one in (kept, anew):
+        module = next(each for name, each in one._model.module.named_modules() if name.endswith("layers.0.mlp"))
+        calls: list[int] = []
+        module.register_forward_pre_hook(lambda *_, calls=calls: calls.append(1))
+        assert one.step(batch()).trained
+        passes.append(len(calls))
+    assert passes[1] == 2 * passes[0]
+    assert digest(kept.export()) == digest(anew.export())

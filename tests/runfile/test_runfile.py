@@ -337,6 +337,14 @@ def test_whatever_is_wrong_the_rest_is_checked_without_a_crash(file: Path, wrong
             ],
             "is 64; run.deterministic plays the 80 episodes of an evaluation of test together",
         ),
+        (
+            ["policies.solver.trainer.ranks.tensor=2"],
+            "is 2, but a model is cut among data × replicate ranks only so far",
+        ),
+        (["policies.solver.trainer.ranks.context=2"], "is 2, but a model is cut among data × replicate ranks only"),
+        (["policies.solver.trainer.ranks.experts=4"], "is 4, but a model is cut among data × replicate ranks only"),
+        (["policies.solver.trainer.ranks.min=3"], "is 3, more than the 1 ranks of data × replicate"),
+        (["policies.solver.trainer.ranks.data=2"], "the toy learner is one process"),
         (["policies.solver.trainer.warmup_steps=9"], "is 9, more than the 4 steps of the run"),
         (["sources.game.group_size=1", "dataflow.min_group_size=1"], "a group of 1 has advantage 0"),
         (

@@ -34,8 +34,18 @@ class Identity:
     supervised: bool = False  # its node carries out orders to drain it
 
 
-async def act(options: BusOptions, who: Identity, work: Callable[[ActorContext], Awaitable[None]]) -> None:
-    """Connect, announce, run the role, say goodbye. Raises what the role raises; ConfigError without such a run."""
+async def act(
+    options: BusOptions,
+    who: Identity,
+    work: Callable[[ActorContext], Awaitable[None]],
+    *,
+    came_up: asyncio.Event | None = None,
+) -> None:
+    """Connect, announce, run the role, say goodbye. Raises what the role raises; ConfigError without such a run.
+
+    Args:
+        came_up: set once the actor can work; None = nobody wants to know.
+    """
     record = await _read_record(options, who)
     config = from_json(record.config_json)
     async with NatsBus.connect(options, topology_of(config, region=who.region), producer=who.name) as bus:
@@ -50,6 +60,7 @@ async def act(options: BusOptions, who: Identity, work: Callable[[ActorContext],
             node=who.node,
             policy=who.policy,
             threads=who.threads,
+            came_up=came_up or asyncio.Event(),
         )
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):

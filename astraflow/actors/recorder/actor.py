@@ -25,7 +25,7 @@ from astraflow.actors.recorder.summary import BusFacts, Summary, build_summary, 
 from astraflow.bus import Bus, Cursor, wiring
 from astraflow.concurrency import innermost
 from astraflow.errors import DiskFullError
-from astraflow.messages import Episode, Event, Head, Ledger, MemberState, Metrics, Progress
+from astraflow.messages import PROCESS_FAILED, Episode, Event, Head, Ledger, MemberState, Metrics, Progress
 from astraflow.messages.metric_names import RECORDER_EPISODES, RECORDER_EVENTS, RECORDER_METRICS
 from astraflow.messages.roles import Role
 from astraflow.view.history import EpisodeTotals, History
@@ -213,19 +213,21 @@ async def _record_alone(ctx: ActorContext) -> None:
     ]
     for log in logs:
         await log.open()
+    events_before = (await ctx.bus.logs.state(topology.events)).last_sequence
     ctx.set_state(MemberState.READY)
     async with asyncio.TaskGroup() as group:
         for log in logs:
             group.create_task(log.copy(done))
         await ctx.stopping.wait()
         ctx.set_state(MemberState.DRAINING)
-        if ctx.stop_reason == "finished":
+        if ctx.stop_reason != "drain":  # the run ends everywhere at once; a node that drains ends its recorder last
             await _others_gone(ctx)
         done.set()
+    failure = await _failure(ctx, after=events_before)
     facts = await read_facts(ctx.bus)
     up_s = logs[0].file.position.up_s
     damaged: list[str] = []
-    await asyncio.to_thread(_write_results, ctx, facts, up_s=up_s, at=clock.wall(), damaged=damaged)
+    await asyncio.to_thread(_write_results, ctx, facts, up_s=up_s, at=clock.wall(), failure=failure, damaged=damaged)
     if damaged:
         text = f"{len(damaged)} lines can't be read and are left out of summary.json: {', '.join(damaged[:5])}"
         await ctx.bus.event("warning", "damaged-lines", text)
@@ -241,6 +243,18 @@ async def _others_gone(ctx: ActorContext) -> None:
     ctx.waits_for("")
 
 
+async def _failure(ctx: ActorContext, *, after: int) -> str:
+    """Why this node ends, if a process of it failed; its node tells that before it stops us. "" = it didn't."""
+    topology, told = ctx.bus.topology, ""
+    log = ctx.bus.logs.read(topology.events, subject=topology.event("error"), start=after + 1, follow=False)
+    async with contextlib.aclosing(log) as entries:
+        async for entry in entries:
+            event = entry.message
+            if isinstance(event, Event) and (event.name, event.actor) == (PROCESS_FAILED, f"node-{ctx.node}"):
+                told = told or (event.text if event.fields.get("ends") else "")
+    return told
+
+
 async def read_facts(bus: Bus) -> BusFacts:
     """Progress, heads and ledgers, as they are now."""
     progress = await _values(bus, wiring.PROGRESS.prefix, Progress)
@@ -254,7 +268,9 @@ async def _values(bus: Bus, prefix: str, kind: type[T]) -> dict[str, T]:
     return {key.removeprefix(prefix): e.message for key, e in entries.items() if isinstance(e.message, kind)}
 
 
-def _write_results(ctx: ActorContext, facts: BusFacts, *, up_s: float, at: float, damaged: list[str]) -> Summary:
+def _write_results(
+    ctx: ActorContext, facts: BusFacts, *, up_s: float, at: float, failure: str, damaged: list[str]
+) -> Summary:
     """summary.json and the picture, from the recorded files. Blocking. Raises DiskFullError, OSError.
 
     `damaged` gets the places of lines that can't be read, like "metrics.jsonl line 7"; they are left out.
@@ -277,6 +293,7 @@ def _write_results(ctx: ActorContext, facts: BusFacts, *, up_s: float, at: float
         at=at,
         up_s=up_s,
         stop_reason=ctx.stop_reason,
+        failure=failure,
     )
     replace_durably(ctx.folder / SUMMARY_FILE, encode_summary(summary))
     if ctx.config.record.curve:

@@ -351,5 +351,6 @@ async def _train(ctx: ActorContext, section: TrainerSection, held: HeldLease, fu
             if trainer.done:
                 await trainer.finish()
     finally:
+        await asyncio.to_thread(resumed.learner.close)  # first: other processes of its thread end with the thread
         resumed.trained.close()
         resumed.thread.close()

@@ -132,6 +132,7 @@ async def _newest_whole(
         try:
             await thread(learner.restore, checkpoint)
         except WeightsError as exc:
+            await thread(learner.close)
             await _set_aside(ctx, checkpoints, DamagedCheckpointError(str(exc), checkpoint=checkpoint))
         else:
             return learner, state
