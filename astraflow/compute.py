@@ -1,9 +1,9 @@
-"""Which float type a machine computes in: one choice for learner and engine, kept beside the prepared models.
+"""On what a machine computes and in which float type: one choice for learner and engine, kept beside the models.
 
 It measures instead of reading CPU flags: what counts is what torch's kernels do here. The first process measures, in
 about 20 ms, and writes its answer down; all others on this machine take it, so that learner and engine don't choose
 differently because one of them looked while the other computed.
-Not here: masters and gradients (`learners/master.py`), devices: both sides compute on the CPU.
+Not here: masters and gradients (`learners/master.py`). The engine computes on the CPU, the learner where it is told.
 """
 
 import contextlib
@@ -13,11 +13,15 @@ import platform
 import tempfile
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from astraflow import clock
+from astraflow.errors import ConfigError
 from astraflow.models.cache import cache_root
 
 # With bf16 units (AVX512-BF16, AMX) bf16 products are 2 to 4 times faster than fp32 ones, without them several times
@@ -27,8 +31,33 @@ _PROBE_ROWS, _PROBE_SIZE = 64, 768  # a decode step's; a training step's gain mo
 _PROBE_REPEATS = 5
 
 
-def compute_dtype(wanted: Literal["auto", "bf16", "fp32"]) -> torch.dtype:
+CPU = torch.device("cpu")
+
+
+def compute_device(wanted: Literal["auto", "cuda", "cpu"]) -> torch.device:
+    """The torch device behind a config value: `auto` is the GPU that torch sees, else the CPU.
+
+    Raises: ConfigError if a GPU is asked for and torch sees none.
+    """
+    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
+        return CPU
+    if not torch.cuda.is_available():
+        raise ConfigError(
+            f'trainer.device is "cuda", but torch {torch.__version__} sees no GPU here; '
+            'install a build of torch for this machine\'s driver, or say device = "auto" or "cpu"'
+        )
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def placed(array: NDArray[Any], device: torch.device) -> Tensor:
+    """The array as a tensor there; on the CPU they share their memory."""
+    return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+
+
+def compute_dtype(wanted: Literal["auto", "bf16", "fp32"], device: torch.device = CPU) -> torch.dtype:
     """The torch dtype behind a config value: `auto` is bf16 where it is clearly faster, else fp32."""
+    if wanted == "auto" and device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
     if wanted == "auto":
         return torch.bfloat16 if _bf16_is_fast() else torch.float32
     return torch.bfloat16 if wanted == "bf16" else torch.float32

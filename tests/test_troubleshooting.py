@@ -10,7 +10,7 @@ from astraflow.actors.recorder.summary import FAILED
 from astraflow.actors.rollout.recording import Fork
 from astraflow.dataflow.filters import FILTERS
 from astraflow.dataflow.ledger import Fate
-from astraflow.messages import CONTROL_EVENT, PROCESS_FAILED, ControlKind, Reason, goal
+from astraflow.messages import CONTROL_EVENT, FINISHED, PROCESS_FAILED, STOPPED, ControlKind, Reason, goal
 
 ROOT = Path(__file__).parents[1]
 LEVELS = {"info", "warning", "error"}
@@ -87,7 +87,7 @@ def test_every_reason_has_an_entry() -> None:
     assert words("Reasons of skipped steps") == skipped - {*Fate}
     assert words("Reasons of forks") == {*Fork}
     assert words("Refusals") == refused | {*ControlKind}
-    assert words("Why a run stopped") == {"finished", "stopped", goal("").strip(": "), "drain", FAILED}
+    assert words("Why a run stopped") == {FINISHED, STOPPED, "drain", FAILED, goal("").strip(": ")}
 
 
 def test_every_entry_says_what_it_means_and_an_event_what_to_do() -> None:

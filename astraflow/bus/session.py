@@ -72,7 +72,8 @@ class Session:
     @property
     def cluster(self) -> str:
         """The name of the cluster that the server belongs to; "" = it stands alone."""
-        return str(self.server.get("cluster", ""))
+        name = str(self.server.get("cluster", ""))
+        return "" if name == self.server.get("server_name") else name  # so a leaf server that stands alone calls itself
 
     def reach(self, subject: str) -> str:
         """What to publish on for `subject` to be stored: keys don't pass into another domain by themselves."""

@@ -66,6 +66,10 @@ class TrainerSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     learner: Annotated[Literal["torch", "toy"], doc("toy: no torch, for tests and benchmarks")] = "torch"
     learning_rate: Annotated[float, doc("AdamW step size after warm-up", ge=0)] = 1e-5
     warmup_steps: Annotated[int, doc("steps of linear learning-rate warm-up", ge=0)] = 0
+    schedule: Annotated[
+        Literal["constant", "linear", "cosine"],
+        doc("learning rate after warm-up: as it is, or falling along a line or half a cosine over the other `steps`"),
+    ] = "constant"
     beta1: Annotated[float, doc("AdamW: decay of the mean gradient", ge=0, lt=1)] = 0.9
     beta2: Annotated[float, doc("AdamW: decay of the mean squared gradient", ge=0, lt=1)] = 0.95
     weight_decay: Annotated[float, doc("AdamW: decoupled weight decay per step, times the learning rate", ge=0)] = 0.0
@@ -102,6 +106,10 @@ class TrainerSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = 1
     prefetch: Annotated[int, doc("batches bound ahead of the trainer; 0 if max_staleness = 0", ge=0)] = 1
     micro_batch_tokens: Annotated[int, doc("tokens per forward pass, padding included", ge=16)] = 2048
+    device: Annotated[
+        Literal["auto", "cuda", "cpu"],
+        doc("where the torch learner computes; auto: on the GPU that torch sees, else on the CPU"),
+    ] = "cpu"
     dtype: Annotated[Literal["auto", "bf16", "fp32"], doc("of weights and activations; the master is fp32")] = "auto"
     activation_checkpointing: Annotated[
         bool, doc("compute each layer anew in the backward pass instead of keeping what is inside it: less memory")

@@ -17,6 +17,7 @@ model          load a causal language model from a local folder, and know what i
 norms          the norm of all gradients, whatever pieces of them a rank holds
 packing        which tokens go through the model together
 ranks          the learner of many processes
+schedule       the learning rate of each step
 step_metrics   what an optimizer step reports
 torch_learner  the learner that trains: one process, or one rank of a model
 team           who computes a step together: one process, or many ranks

@@ -39,13 +39,13 @@ def attention(
     Args: query: [B, H, L, D]. key, value: [B, K, L, D]. Returns: [B, L, H, D], and no attention weights.
     """
     length, width = query.shape[2:]
-    if length > _LONGEST.get(query.dtype, 0):
+    if query.device.type != "cpu" or length > _LONGEST.get(query.dtype, 0):
         fused: tuple[Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, **options
         )
         return fused
     if attention_mask is None:
-        attention_mask = torch.full((length, length), float("-inf")).triu(1)[None, None]
+        attention_mask = torch.full((length, length), float("-inf"), device=query.device).triu(1)[None, None]
     output: Tensor = _ShortAttention.apply(  # type: ignore[no-untyped-call]
         query, key, value, attention_mask, width**-0.5 if scaling is None else scaling
     )

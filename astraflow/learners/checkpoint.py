@@ -100,7 +100,7 @@ def _write_own(path: Path, tensors: Mapping[str, Tensor], rank: int) -> None:
     for name, tensor in tensors.items():
         piece = local(tensor).detach()
         if speaks_for(tensor, rank) and (piece.numel() or not tensor.numel()):
-            own[name] = piece.contiguous()
+            own[name] = piece.cpu().contiguous()
             where[name] = (tuple(tensor.shape), block_of(tensor).offset)
     safetensors.torch.save_file(own, path, metadata={"pieces": json.dumps(where)})
     sync(path)

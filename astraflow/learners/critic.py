@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from astraflow.compute import CPU, placed
 from astraflow.config import CriticSection, TrainerSection
 from astraflow.learners.logprobs import micro_batch_states
 from astraflow.learners.master import MasterWeights
@@ -27,10 +28,10 @@ class ValueHead(nn.Module):
     √width, because AdamW moves all weights by the same amount: a wider model's values would move that much more.
     """
 
-    def __init__(self, width: int, coefficient: float) -> None:
+    def __init__(self, width: int, coefficient: float, device: torch.device = CPU) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(width))
-        self.offset = nn.Parameter(torch.zeros(1))
+        self.weight = nn.Parameter(torch.zeros(width, device=device))
+        self.offset = nn.Parameter(torch.zeros(1, device=device))
         self._coefficient = coefficient
 
     def forward(self, hidden_ND: Tensor) -> Tensor:
@@ -45,8 +46,10 @@ class ValueHead(nn.Module):
 class Critic:
     """The head with its optimizer; of the trainer's it shares betas and clipping, but not its learning rate."""
 
-    def __init__(self, width: int, section: CriticSection, trainer: TrainerSection, team: Team) -> None:
-        self.head = ValueHead(width, section.coefficient)
+    def __init__(
+        self, width: int, section: CriticSection, trainer: TrainerSection, team: Team, device: torch.device = CPU
+    ) -> None:
+        self.head = ValueHead(width, section.coefficient, device)
         self.weights = MasterWeights(self.head, trainer, dtype=torch.float32, dither_seed=None, team=team)
         self.steps = 0  # batches behind it
         self._section = section
@@ -59,10 +62,10 @@ class Critic:
     @torch.no_grad()
     def batch_values(self, model: LoadedModel, plan: Sequence[MicroBatch], count: int, *, team: Team) -> Tensor:
         """float32[M] of `count` tokens; 0 for those outside the plan."""
-        values_M = torch.zeros(count)
+        values_M = torch.zeros(count, device=model.device)
         for micro_batch in team.own(plan):
             states_ND = model.run(partial(micro_batch_states, model, micro_batch))
-            values_M[torch.from_numpy(micro_batch.order_N)] = self.head(states_ND)
+            values_M[placed(micro_batch.order_N, model.device)] = self.head(states_ND)
         model.let_go()
         team.add(values_M)
         return values_M
@@ -72,7 +75,7 @@ class Critic:
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything a bit-equal resume needs."""
-        return self.weights.tensors() | {"steps": torch.tensor([self.steps])}
+        return self.weights.tensors() | {"steps": torch.tensor([self.steps], device=CPU)}
 
     def misfits(self, tensors: Mapping[str, Tensor]) -> list[str]:
         """Names that are missing from what `tensors` gave, or of other shapes."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from astraflow import clock
+from astraflow.compute import placed
 from astraflow.learners.critic import Critic
 from astraflow.learners.logprobs import Temperature, micro_batch_states, state_logprobs
 from astraflow.learners.losses.compose import Loss, Prepared, Weights
@@ -56,7 +57,7 @@ def accumulate_gradients(
     trains_policy = critic is None or not critic.warming_up
     for micro_batch in team.own(plan):
         started = clock.monotonic()
-        order_N = torch.from_numpy(micro_batch.order_N)
+        order_N = placed(micro_batch.order_N, model.device)
         with torch.set_grad_enabled(trains_policy):
             states_ND, current_N, entropy_N = model.run(
                 partial(_pass, model, micro_batch, temperature=temperature, with_entropy=loss.needs_entropy)

@@ -8,11 +8,11 @@ Axes: B row, L position, D width, V vocabulary, N sampled token.
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from astraflow.compute import placed
 from astraflow.learners.model import LoadedModel
 from astraflow.learners.packing import MicroBatch
 from astraflow.learners.team import Team
@@ -48,18 +48,18 @@ def micro_batch_states(model: LoadedModel, micro_batch: MicroBatch) -> Tensor:
 
     Only inside `model.run`, as the next.
     """
-    tokens_BL = torch.from_numpy(micro_batch.tokens_BL)
+    tokens_BL = placed(micro_batch.tokens_BL, model.device)
     backbone: Any = model.backbone
     if micro_batch.segments_BL is None:
         states = backbone(input_ids=tokens_BL, use_cache=False).last_hidden_state
     else:
         states = backbone(
             input_ids=tokens_BL,
-            attention_mask=_segment_mask(torch.from_numpy(micro_batch.segments_BL), model.head_VD.dtype),
-            position_ids=torch.from_numpy(micro_batch.positions_BL),
+            attention_mask=_segment_mask(placed(micro_batch.segments_BL, model.device), model.head_VD.dtype),
+            position_ids=placed(micro_batch.positions_BL, model.device),
             use_cache=False,
         ).last_hidden_state
-    states_ND: Tensor = states.flatten(0, 1)[torch.from_numpy(micro_batch.sources_N)]
+    states_ND: Tensor = states.flatten(0, 1)[placed(micro_batch.sources_N, model.device)]
     return states_ND
 
 
@@ -72,10 +72,10 @@ def state_logprobs(
     with_entropy: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """As `micro_batch_logprobs`, of hidden states that are there already."""
-    targets_N = torch.from_numpy(np.ascontiguousarray(micro_batch.targets_N))
+    targets_N = placed(micro_batch.targets_N, model.device)
     scale: float | Tensor = 1.0 / temperature
     if isinstance(scale, Tensor):
-        scale = scale[torch.from_numpy(micro_batch.order_N)]
+        scale = scale[placed(micro_batch.order_N, model.device)]
     logprobs_N, entropy_N = _TokenLogprobs.apply(  # type: ignore[no-untyped-call]
         states_ND, model.head_VD, targets_N, scale, with_entropy
     )
@@ -90,7 +90,7 @@ def batch_logprobs(
     found_M = torch.zeros_like(elsewhere_M)
     for micro_batch in team.own(plan):
         logprobs_N, _ = micro_batch_logprobs(model, micro_batch, temperature=temperature)
-        found_M[torch.from_numpy(micro_batch.order_N)] = logprobs_N
+        found_M[placed(micro_batch.order_N, model.device)] = logprobs_N
     model.let_go()
     team.add(found_M)  # each target was some rank's own, and is 0 elsewhere
     return planned_or(plan, found_M, elsewhere_M)
@@ -100,7 +100,7 @@ def planned_or(plan: Sequence[MicroBatch], found_M: Tensor, elsewhere_M: Tensor)
     """`found_M` of the targets of the plan, `elsewhere_M` of all others."""
     values_M = elsewhere_M.clone()
     for micro_batch in plan:
-        order_N = torch.from_numpy(micro_batch.order_N)
+        order_N = placed(micro_batch.order_N, elsewhere_M.device)
         values_M[order_N] = found_M[order_N]
     return values_M
 
@@ -109,8 +109,8 @@ def _segment_mask(segments_BL: Tensor, dtype: torch.dtype) -> Tensor:
     """Additive attention mask [B, 1, L, L]: a position sees what precedes it in the prompt (0) and its own segment."""
     length = segments_BL.shape[1]
     keys, queries = segments_BL[:, None, None, :], segments_BL[:, None, :, None]
-    seen = ((keys == 0) | (keys == queries)) & torch.ones(length, length, dtype=torch.bool).tril()
-    return torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, float("-inf"))
+    seen = ((keys == 0) | (keys == queries)) & torch.ones(length, length, dtype=torch.bool, device=keys.device).tril()
+    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, float("-inf"))
 
 
 class _TokenLogprobs(torch.autograd.Function):
@@ -135,7 +135,7 @@ class _TokenLogprobs(torch.autograd.Function):
                 chances = (logits - normalisers[-1][:, None]).exp_()
                 entropies.append(normalisers[-1] - chances.mul_(logits).sum(-1))
         normaliser_N = torch.cat(normalisers)
-        entropy_N = torch.cat(entropies) if with_entropy else torch.zeros(0)
+        entropy_N = torch.cat(entropies) if with_entropy else torch.zeros(0, device=normaliser_N.device)
         ctx.save_for_backward(hidden_ND, head_VD, targets_N, normaliser_N, entropy_N, *kept)
         ctx.scale = scale
         return torch.cat(chosen) - normaliser_N, entropy_N

@@ -151,7 +151,9 @@ class MasterWeights:
         for name, master in self.masters.items():
             master.copy_(tensors[f"master/{name}"])
             if f"{_MOMENTS[0]}/{name}" in tensors:
-                self.optimizer.state[master] = {moment: tensors[f"{moment}/{name}"] for moment in _MOMENTS}
+                self.optimizer.state[master] = {
+                    moment: tensors[f"{moment}/{name}"].to(master.device) for moment in _MOMENTS
+                }
         self.round_into_weights()
 
     def _gradients(self) -> list[Tensor]:

@@ -51,6 +51,11 @@ class LoadedModel:
     def sharded(self) -> bool:
         return isinstance(self.module, FSDPModule)
 
+    @property
+    def device(self) -> torch.device:
+        """Of its weights; every tensor that meets them has to be there."""
+        return self.head_VD.device
+
     def run(self, work: Callable[[], T]) -> T:
         """What `work` returns, tensors or a tuple of tensors; while it runs, backbone and head can be used."""
         if not self.sharded:
@@ -158,7 +163,7 @@ def _has_plain_head(module: nn.Module, head: nn.Module | None, forward: Callable
     """Whether logits are exactly head(hidden states): no bias, scale or soft cap."""
     if not isinstance(head, nn.Linear) or getattr(head, "bias", None) is not None:
         return False
-    tokens_BL = torch.arange(4)[None] % head.weight.shape[0]
+    tokens_BL = torch.arange(4, device=head.weight.device)[None] % head.weight.shape[0]
 
     def work() -> tuple[Tensor, Tensor]:
         backbone: Any = module.base_model

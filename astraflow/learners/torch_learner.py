@@ -1,4 +1,4 @@
-"""One model, plain torch: the learner of one process, or one rank of those that compute a model together.
+"""One model, plain torch, on the CPU or a GPU: the learner of one process, or one rank of those that compute together.
 
 Not here: batches' order, versions and publishing (the trainer actor), how ranks are started and told (`ranks/`).
 Blocking; one thread calls it, and on every rank the same calls are made in the same order.
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from astraflow import clock
-from astraflow.compute import compute_dtype
+from astraflow.compute import CPU, compute_device, compute_dtype, placed
 from astraflow.config import TrainerSection
 from astraflow.errors import WeightsError
 from astraflow.learners.base import StepReport
@@ -33,6 +33,7 @@ from astraflow.learners.model import LoadedModel, load_frozen, load_model
 from astraflow.learners.packing import Costs, MicroBatch, PackItem, plan_micro_batches
 from astraflow.learners.ranks.group import Ranks
 from astraflow.learners.ranks.owners import Owners
+from astraflow.learners.schedule import scheduled_rate
 from astraflow.learners.step_metrics import Update, step_metrics, value_metrics
 from astraflow.learners.team import Alone, Team
 from astraflow.messages import Probe, Sample, array_of
@@ -89,8 +90,10 @@ class TorchLearner:
         self._temperature = temperature
         self._loss = Loss(section.loss, section.critic)
         self._team: Team = team or Alone()
-        self._dtype = dtype = compute_dtype(section.dtype)
+        self._device = compute_device(section.device)
+        self._dtype = dtype = compute_dtype(section.dtype, self._device)
         self._model = load_model(model_folder, sharding, activation_checkpointing=section.activation_checkpointing)
+        self._model.module.to(self._device)
         self._share_prefixes = share_prefixes and self._model.shares_prefixes
         self._costs = Costs(attention=self._model.attention_cost)
         self._steps = 0
@@ -104,14 +107,17 @@ class TorchLearner:
             self._owners = Owners(masters, dict.fromkeys(masters, 0), self._team)
         self._critic: Critic | None = None
         if section.critic is not None:
-            self._critic = Critic(self._model.head_VD.shape[1], section.critic, section, self._team)
+            self._critic = Critic(self._model.head_VD.shape[1], section.critic, section, self._team, self._device)
         # In the learner's own dtype: before the first step the KL is exactly 0.
         reference = reference_folder or model_folder
         self._reference = load_frozen(reference, dtype, sharding) if self._loss.needs_reference else None
+        if self._reference is not None:
+            self._reference.module.to(self._device)
         _logger.info(
             "learner ready",
             extra={
                 "model": str(model_folder),
+                "device": str(self._device),
                 "dtype": str(dtype),
                 "dithered_tensors": self._master.dithered,
                 "tensors": len(self._master.masters),
@@ -167,8 +173,8 @@ class TorchLearner:
 
     def _prepare(self, batch: Batch) -> Prepared:
         """The whole batch before the first update; what the loss needs of it is computed here."""
-        behaviour_M, proximal_M, reference_M = torch.from_numpy(batch.behaviour_M), None, None
-        temperature = temperature_of(batch)
+        behaviour_M, proximal_M, reference_M = placed(batch.behaviour_M, self._device), None, None
+        temperature = temperature_of(batch, self._device)
         needs_proximal = self._loss.needs_proximal or not batch.reported
         values_M = None
         looks = needs_proximal or self._reference is not None or self._critic is not None
@@ -185,9 +191,9 @@ class TorchLearner:
         return self._loss.prepare(
             LossBatch(
                 behaviour_M=behaviour_M,
-                advantages_M=torch.from_numpy(batch.advantages_M),
-                sequence_M=torch.from_numpy(batch.sequence_M),
-                task_S=torch.from_numpy(batch.tasks_S),
+                advantages_M=placed(batch.advantages_M, self._device),
+                sequence_M=placed(batch.sequence_M, self._device),
+                task_S=placed(batch.tasks_S, self._device),
                 proximal_M=proximal_M,
                 reference_M=reference_M,
                 values_M=values_M,
@@ -199,8 +205,8 @@ class TorchLearner:
         plan = self._plan(batch.items_of(chosen_S))
         current_M = None
         if self._loss.needs_current:
-            current_M = self._logprobs(self._model, plan, prepared.anchor_M, temperature_of(batch))
-        weights = self._loss.weigh(prepared, chosen_S=torch.from_numpy(chosen_S), current_M=current_M)
+            current_M = self._logprobs(self._model, plan, prepared.anchor_M, temperature_of(batch, self._device))
+        weights = self._loss.weigh(prepared, chosen_S=placed(chosen_S, self._device), current_M=current_M)
         prepare_s = clock.monotonic() - started
         critic = self._critic
         found = accumulate_gradients(
@@ -209,7 +215,7 @@ class TorchLearner:
             self._loss,
             prepared,
             weights,
-            temperature=temperature_of(batch),
+            temperature=temperature_of(batch, self._device),
             critic=critic,
             team=self._team,
         )
@@ -259,12 +265,10 @@ class TorchLearner:
 
     @property
     def learning_rate(self) -> float:
-        """Of the next step: rises linearly to its full value in the last warm-up step; 0 while the critic warms up."""
+        """Of the next step; 0 while the critic warms up, also one that is younger than the policy."""
         if self._critic is not None and self._critic.warming_up:
             return 0.0
-        before = self._section.critic.warmup_steps if self._section.critic is not None else 0
-        warm_up = min(1.0, (self._steps - before + 1) / max(1, self._section.warmup_steps))
-        return self._section.learning_rate * warm_up
+        return scheduled_rate(self._section, self._steps)
 
     def export(self) -> Mapping[str, HostTensor]:
         """The weights in the compute dtype, which is the rollout dtype; stable copies under Hugging Face names.
@@ -296,7 +300,7 @@ class TorchLearner:
             reward=0.0,
         )
         batch = read_batch([sample], vocabulary=self._model.vocabulary)
-        elsewhere_M = torch.zeros(batch.sampled_tokens)
+        elsewhere_M = torch.zeros(batch.sampled_tokens, device=self._device)
         logprobs_M = self._logprobs(self._model, self._plan(batch.items), elsewhere_M, 1.0)
         return Probe(
             tokens=tuple(row_T.tolist()),
@@ -345,9 +349,9 @@ class TorchLearner:
             write_model(folder, self._files, tensors)
 
 
-def temperature_of(batch: Batch) -> Temperature:
+def temperature_of(batch: Batch, device: torch.device = CPU) -> Temperature:
     """Of its tokens: one for all, which is quicker, or each its own."""
     temperatures_M = batch.temperatures_M
     if (temperatures_M == temperatures_M[:1]).all():
         return float(temperatures_M[0])
-    return torch.from_numpy(temperatures_M).float()
+    return placed(temperatures_M, device).float()

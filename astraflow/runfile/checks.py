@@ -209,6 +209,9 @@ def _check_ranks(name: str, trainer: TrainerSection, where: Where) -> Iterator[C
             yield where.error((*path, key), text)
     if ranks.min > ranks.size:
         yield where.error((*path, "min"), f"is {ranks.min}, more than the {ranks.size} ranks of data × replicate")
+    if ranks.size > 1 and trainer.device != "cpu":
+        at = ("policies", name, "trainer", "device")
+        yield where.error(at, f'is "{trainer.device}", but several ranks compute on the CPU only so far; leave it out')
     if ranks.size > 1 and trainer.learner == "toy":
         yield where.error((*path, "data"), 'the toy learner is one process; ranks need learner = "torch"')
 
@@ -324,6 +327,9 @@ def _check_deterministic(config: RunConfig, where: Where) -> Iterator[ConfigErro
         if policy.trainer and policy.trainer.max_staleness != 0:
             path = ("policies", name, "trainer", "max_staleness")
             yield where.error(path, f"is {policy.trainer.max_staleness}; run.deterministic needs 0")
+        if policy.trainer and policy.trainer.device != "cpu":
+            path = ("policies", name, "trainer", "device")
+            yield where.error(path, f"is {policy.trainer.device}; run.deterministic needs cpu: GPUs add in any order")
     for env, size, what in _cohorts(config):
         room = config.node.episodes_per_rollout
         if size > room:

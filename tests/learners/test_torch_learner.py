@@ -159,6 +159,8 @@ def test_warm_up_is_linear_and_counts_trained_steps_only(tmp_path: Path) -> None
         {"beta1": 0.5},
         {"beta2": 0.5},
         {"warmup_steps": 5},
+        {"schedule": "linear", "steps": 2},
+        {"schedule": "cosine", "steps": 2},
     ],
     ids=str,
 )

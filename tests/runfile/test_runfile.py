@@ -320,6 +320,14 @@ def test_whatever_is_wrong_the_rest_is_checked_without_a_crash(file: Path, wrong
         ),
         (["run.deterministic=true"], "max_staleness in {file} line 8: is 1; run.deterministic needs 0"),
         (
+            [
+                "run.deterministic=true",
+                "policies.solver.trainer.max_staleness=0",
+                "policies.solver.trainer.device=auto",
+            ],
+            "trainer.device=auto: is auto; run.deterministic needs cpu",
+        ),
+        (
             ["run.deterministic=true", "policies.solver.trainer.max_staleness=0", "policies.solver.engine.slots=31"],
             "slots=31: is 31; run.deterministic starts the 32 requests of a batch together",
         ),
@@ -345,6 +353,10 @@ def test_whatever_is_wrong_the_rest_is_checked_without_a_crash(file: Path, wrong
         (["policies.solver.trainer.ranks.experts=4"], "is 4, but a model is cut among data × replicate ranks only"),
         (["policies.solver.trainer.ranks.min=3"], "is 3, more than the 1 ranks of data × replicate"),
         (["policies.solver.trainer.ranks.data=2"], "the toy learner is one process"),
+        (
+            ["policies.solver.trainer.ranks.data=2", "policies.solver.trainer.device=auto"],
+            'is "auto", but several ranks compute on the CPU only so far',
+        ),
         (["policies.solver.trainer.warmup_steps=9"], "is 9, more than the 4 steps of the run"),
         (["sources.game.group_size=1", "dataflow.min_group_size=1"], "a group of 1 has advantage 0"),
         (

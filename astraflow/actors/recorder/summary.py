@@ -177,6 +177,8 @@ def render_summary(summary: Summary) -> str:
 
 
 def _state(summary: Summary) -> str:
+    if is_goal(summary.stop_reason):
+        return summary.stop_reason
     if summary.finished:
         return "finished"
     if summary.failure:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from astraflow.compute import placed
 from astraflow.config import CriticSection, LossSection
 from astraflow.config.loss import OBJECTIVES
 from astraflow.learners.gae import at_last, gae
@@ -213,15 +214,15 @@ class Loss:
 def _by_critic(batch: LossBatch, penalty_M: Tensor | None, critic: CriticSection) -> tuple[Tensor, Tensor]:
     """GAE's advantages and returns: each sample's reward at its last token, less the penalty of every token."""
     assert batch.values_M is not None
-    sequence_M = batch.sequence_M.numpy()
-    rewards_M = at_last(batch.advantages_M.double().numpy(), sequence_M)
+    sequence_M = batch.sequence_M.cpu().numpy()
+    rewards_M = at_last(batch.advantages_M.double().cpu().numpy(), sequence_M)
     if penalty_M is not None:
-        rewards_M = rewards_M - penalty_M.double().numpy()
+        rewards_M = rewards_M - penalty_M.double().cpu().numpy()
     advantages_M, returns_M = gae(
-        rewards_M, batch.values_M.double().numpy(), sequence_M, gamma=critic.gamma, gae_lambda=critic.gae_lambda
+        rewards_M, batch.values_M.double().cpu().numpy(), sequence_M, gamma=critic.gamma, gae_lambda=critic.gae_lambda
     )
-    dtype = batch.advantages_M.dtype
-    return torch.from_numpy(advantages_M).to(dtype), torch.from_numpy(returns_M).to(dtype)
+    device, dtype = batch.advantages_M.device, batch.advantages_M.dtype
+    return placed(advantages_M, device).to(dtype), placed(returns_M, device).to(dtype)
 
 
 def _objective_of(section: LossSection) -> Objective:

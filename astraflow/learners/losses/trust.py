@@ -17,7 +17,7 @@ def second_moment_mask(log_ratio_M: Tensor, advantages_M: Tensor, *, threshold: 
     """
     outward_M = log_ratio_M * advantages_M > 0
     moments, order = (log_ratio_M[outward_M].double() ** 2).sort()
-    means = moments.cumsum(0) / torch.arange(1, len(moments) + 1)
+    means = moments.cumsum(0) / torch.arange(1, len(moments) + 1, device=moments.device)
     stays = torch.zeros_like(moments, dtype=torch.bool)
     stays[order] = means <= threshold  # means of sorted numbers rise, so this is a prefix
     mask_M = torch.ones_like(outward_M)
