@@ -28,4 +28,5 @@ class RecordSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     transcript_chars: Annotated[
         int, doc("kept of the messages of one trajectory, for `astraflow show`; 0 = no messages", ge=0)
     ] = 16_000
+    tensorboard: Annotated[bool, doc("write metrics for TensorBoard too, into <run folder>/tensorboard")] = False
     curve: Annotated[bool, doc("draw reward-curve.png at the end, which takes matplotlib one or two seconds")] = True

@@ -112,6 +112,7 @@ def encode_line(line: Episode | Event | Metrics, *, episode_text: bool = True) -
     return msgspec.json.encode(view, enc_hook=str) + b"\n"
 
 
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, TypeError, AttributeError)
 _Damaged = Callable[[Path, int], None]  # is told of a line that can't be read: the file, and the line's number from 1
 
 
@@ -125,6 +126,14 @@ def read_episodes(path: Path, *, damaged: _Damaged | None = None) -> Iterator[Ep
     """Every line of an episodes.jsonl that can be read; nothing if there is no such file."""
     for _, line in numbered_episodes(path, damaged=damaged):
         yield line
+
+
+def metrics_in(line: bytes) -> Metrics | None:
+    """The message of one line of a metrics.jsonl; None if it can't be read."""
+    try:
+        return _metrics_of(msgspec.json.decode(line))
+    except _UNREADABLE:
+        return None
 
 
 def numbered_episodes(path: Path, *, damaged: _Damaged | None = None) -> Iterator[tuple[int, EpisodeLine]]:
@@ -142,7 +151,7 @@ def _lines(path: Path, decode: Callable[[bytes], T], damaged: _Damaged | None) -
                 return
             try:
                 item = decode(line)
-            except (msgspec.MsgspecError, UnicodeDecodeError, TypeError, AttributeError):
+            except _UNREADABLE:
                 if damaged is not None:
                     damaged(path, number)
             else:
