@@ -15,6 +15,7 @@ output      what a verb prints on
 parser      the command line's parser
 prometheus  `astraflow prometheus`
 retrieve    `astraflow retrieve`
+show        `astraflow show`
 status      `astraflow status`
 stop        `astraflow stop`
 submit      `astraflow submit`

@@ -25,4 +25,8 @@ class RecordSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     keep_episodes: Annotated[bool, doc("keep every episode on the bus, not only what is still needed")] = False
     episode_text: Annotated[bool, doc("write prompts and replies to episodes.jsonl")] = True
+    transcript_chars: Annotated[
+        int, doc("kept of the messages of one trajectory, for `astraflow show`; 0 = no messages", ge=0)
+    ] = 16_000
+    tensorboard: Annotated[bool, doc("write metrics for TensorBoard too, into <run folder>/tensorboard")] = False
     curve: Annotated[bool, doc("draw reward-curve.png at the end, which takes matplotlib one or two seconds")] = True

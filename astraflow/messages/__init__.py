@@ -46,7 +46,7 @@ from astraflow.messages.control import (
     goal,
     is_goal,
 )
-from astraflow.messages.episodes import TRAINABLE_REASONS, Episode, Reason, Task, TaskRef, Trajectory, Turn
+from astraflow.messages.episodes import TRAINABLE_REASONS, Episode, Reason, Spoken, Task, TaskRef, Trajectory, Turn
 from astraflow.messages.generation import (
     ChunkKind,
     GenCancel,
@@ -117,6 +117,7 @@ __all__ = [
     "SampleBatch",
     "Sampling",
     "SnapshotPointer",
+    "Spoken",
     "Submission",
     "Task",
     "TaskRef",

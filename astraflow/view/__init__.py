@@ -10,5 +10,8 @@ prometheus   a run as Prometheus reads it
 run_view     everything known about a run, and what follows from it
 status       what `astraflow status` reads
 status_text  a run's status as a page of text, without colours
+transcripts  which episodes somebody wants to read
+transcript_html  episodes as one HTML file
+transcript_text  episodes in a terminal
 wording      numbers as people read them
 """

@@ -16,7 +16,7 @@ GOAL = 'run.stop_when="eval.held-out.reward of solver >= -1000"'
 @pytest.mark.slow
 async def test_a_goal_that_is_reached_ends_the_run_well_and_once(tmp_path: Path) -> None:
     write_toy(tmp_path)
-    code, output = await finished(tmp_path, "up", "run.toml", *sets(*ENDLESS, GOAL))
+    code, output = await finished(tmp_path, "up", "run.toml", *sets(*ENDLESS, GOAL, "record.tensorboard=true"))
     assert code == 0, output
     assert "goal reached: eval.held-out.reward of solver is " in output
     summary = json.loads((tmp_path / "runs/demo/summary.json").read_text())
@@ -24,6 +24,12 @@ async def test_a_goal_that_is_reached_ends_the_run_well_and_once(tmp_path: Path)
     assert not summary["finished"]
     events = (tmp_path / "runs/demo/events.jsonl").read_text()
     assert "the run ends: goal reached: eval.held-out.reward" in events
+
+    code, shown = await finished(tmp_path, "show", "runs/demo", "--eval", "held-out", "--best", "2")
+    assert code == 0, shown
+    assert shown.count("━━ #") == 2
+    assert "assistant │" in shown
+    assert list((tmp_path / "runs/demo/tensorboard/solver").glob("*tfevents*"))
 
     code, again = await finished(tmp_path, "up", "run.toml", *sets(*ENDLESS, GOAL))
     assert code == 0, again

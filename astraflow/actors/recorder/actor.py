@@ -22,9 +22,11 @@ from astraflow.actors.base.members import left
 from astraflow.actors.recorder.curves import draw_curves
 from astraflow.actors.recorder.jsonl import JsonLines, replace_durably
 from astraflow.actors.recorder.summary import BusFacts, Summary, build_summary, encode_summary
+from astraflow.actors.recorder.tensorboard import TensorBoardFiles
 from astraflow.bus import Bus, Cursor, LogState, wiring
 from astraflow.concurrency import innermost
 from astraflow.errors import DiskFullError
+from astraflow.extras import install_hint
 from astraflow.messages import PROCESS_FAILED, Episode, Event, Head, Ledger, MemberState, Metrics, Progress
 from astraflow.messages.metric_names import RECORDER_EPISODES, RECORDER_EVENTS, RECORDER_METRICS
 from astraflow.messages.roles import Role
@@ -56,10 +58,12 @@ class _LogRecorder:
         *,
         episode_text: bool,
         recorded: Callable[[int], None],
+        track: Callable[[], None],
         trouble: Callable[[str], None],
     ) -> None:
-        """`recorded` is told the sequence of the newest entry that is durably in the file, 0 = none; `trouble` why
-        nothing can be written, and "" when it can again."""
+        """`recorded` is told the sequence of the newest entry that is durably in the file, 0 = none; `track` is called
+        in a thread when there are new lines; `trouble` is told why nothing can be written, and "" when it can again."""
+        self._track = track
         self._trouble = trouble
         self._ending = False  # nobody waits any more for the disk to get room
         self.file = JsonLines(path)
@@ -137,6 +141,7 @@ class _LogRecorder:
                 lines, cursor = [line for line, _ in batch], batch[-1][1]
                 await self._commit(lines, cursor)
                 self._recorded(cursor.sequence)
+                await asyncio.to_thread(self._track)
         await asyncio.to_thread(self.file.close)
 
     async def _commit(self, lines: list[bytes], cursor: Cursor) -> None:
@@ -209,6 +214,7 @@ async def _alone(ctx: ActorContext, lock: int) -> bool:
 
 async def _record_alone(ctx: ActorContext) -> None:
     topology, done = ctx.bus.topology, asyncio.Event()
+    tracks = {topology.metrics: await asyncio.to_thread(_tracking, ctx)}
     logs = [
         _LogRecorder(
             ctx.bus,
@@ -216,6 +222,7 @@ async def _record_alone(ctx: ActorContext) -> None:
             ctx.folder / name,
             episode_text=ctx.config.record.episode_text,
             recorded=partial(ctx.gauge, gauge),
+            track=tracks.get(stream, _nothing),
             trouble=partial(setattr, ctx, "last_error"),
         )
         for stream, name, gauge in (
@@ -245,6 +252,21 @@ async def _record_alone(ctx: ActorContext) -> None:
         text = f"{len(damaged)} lines can't be read and are left out of summary.json: {', '.join(damaged[:5])}"
         await ctx.bus.event("warning", "damaged-lines", text)
     _log.info("results are written", extra={"folder": str(ctx.folder), "reason": ctx.stop_reason})
+
+
+def _tracking(ctx: ActorContext) -> Callable[[], None]:
+    """What copies new lines of metrics.jsonl to where else somebody wants them."""
+    if not ctx.config.record.tensorboard:
+        return _nothing
+    try:
+        return TensorBoardFiles(ctx.folder / _METRICS_FILE, created_at=ctx.record.created_at).catch_up
+    except ImportError:
+        _log.warning("no TensorBoard files: %s", install_hint("tensorboard"))
+        return _nothing
+
+
+def _nothing() -> None:
+    """No copy is wanted."""
 
 
 async def _others_gone(ctx: ActorContext) -> None:

@@ -183,6 +183,8 @@ def _state(summary: Summary) -> str:
         return "finished"
     if summary.failure:
         return f"failed, not finished: {summary.failure}"
+    if is_goal(summary.stop_reason):
+        return summary.stop_reason
     why = "" if summary.stop_reason == "stopped" else f" ({summary.stop_reason or 'unknown'})"
     return f"stopped{why}, not finished"
 

@@ -15,5 +15,6 @@ sharing      how training and evaluation share the slots of a pool
 stats        counts of what a rollout process did since it last said so
 suspects     which episodes were in work when this rollout's process died
 tokenizers   every policy's tokenizer, from the files that travel with its weights
-    watchdog     ends this process when the user's code holds its event loop up for too long
+transcript   what was said, shortened for people
+watchdog     ends this process when the user's code holds its event loop up for too long
 """

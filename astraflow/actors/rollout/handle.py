@@ -18,10 +18,10 @@ from astraflow.actors.rollout.call import Call, Completion, Generates
 from astraflow.actors.rollout.recording import Conversation, Fork, Recording, Tokens
 from astraflow.envs.base import ChatMessage, Reply
 from astraflow.errors import ContextError, EnvError, RequestError
-from astraflow.messages import Sampling, Task
+from astraflow.messages import Sampling, Spoken, Task
 from astraflow.messages.sampling import fault_of_sampling, why_untrainable
 from astraflow.models.quoted import Quoted
-from astraflow.models.tokenizer import ChatTokenizer
+from astraflow.models.tokenizer import ChatTokenizer, utf8
 
 _log = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class RecordedPolicy:
         long = sum(len(message.content) for message in messages) > _LONG_CHARS
         work = self._prompt_of
         prompt = await asyncio.to_thread(work, messages, tools) if long else work(messages, tools)
-        conversation, reply = await self._generate(prompt.tokens, prompt.continues, sampling)
+        conversation, reply = await self._generate(prompt.tokens, prompt.continues, sampling, messages)
         conversation.messages, conversation.rendered = tuple(messages), prompt.rendered
         return reply
 
@@ -145,7 +145,11 @@ class RecordedPolicy:
         _log.debug("history rewritten", extra={"task": self._play.task.id, "policy": self.policy, "reason": why})
 
     async def _generate(
-        self, prompt: Tokens, continues: Conversation | None, sampling: Sampling | None
+        self,
+        prompt: Tokens,
+        continues: Conversation | None,
+        sampling: Sampling | None,
+        messages: Sequence[ChatMessage] = (),
     ) -> tuple[Conversation, Reply]:
         before = continues or next((each for each in reversed(self._mine) if each.extended_by(prompt)), None)
         if self._play.recording.closed:
@@ -155,6 +159,11 @@ class RecordedPolicy:
         ids, read = completion.tokens.tolist(), self._read
         text, told = await asyncio.to_thread(read, ids) if len(ids) > _LONG_TOKENS else read(ids)
         conversation = self._conversation_for(prompt, continues)
+        if self._play.recording.transcript_chars:
+            heard = conversation.unheard(messages) if messages else None
+            if heard is None:  # it was asked in tokens, or rewritten in a way that its tokens don't show
+                heard = [Spoken(role="context", content=self._seen(prompt[conversation.tokens_T.size :].tolist()))]
+            conversation.transcript += [*heard, Spoken(role="assistant", content=utf8(text))]
         conversation.add(prompt, completion, told, sampling)
         self.cut_off = completion.finish_reason == "length"
         reply = Reply(
@@ -171,6 +180,14 @@ class RecordedPolicy:
         """(a reply's text, the same as the conversation keeps it)."""
         text = self._tokenizer.decode(tokens)
         return text, self._tokenizer.told(tokens, text)
+
+    def _seen(self, tokens: list[int]) -> str:
+        """Tokens of a prompt as text; of very many both ends, since the loop waits for it."""
+        if len(tokens) <= _LONG_TOKENS:
+            return utf8(self._tokenizer.decode(tokens))
+        half = _LONG_TOKENS // 2
+        head, tail = self._tokenizer.decode(tokens[:half]), self._tokenizer.decode(tokens[-half:])
+        return utf8(f"{head}\n… {len(tokens) - 2 * half} tokens left out …\n{tail}")
 
     async def _complete(self, prompt: Tokens, sampling: Sampling, prefers: str) -> Completion:
         task, budget = self._play.task, self._play.budget

@@ -137,7 +137,8 @@ class Player:
         started_at = clock.wall()
         section = self._ctx.config.envs[task.env]
         budget = Budget(max_calls=section.max_calls, max_tokens=section.max_tokens)
-        recording = Recording()
+        record = self._ctx.config.record
+        recording = Recording(transcript_chars=record.transcript_chars if record.episode_text else 0)
         handles = self._handles(Play(task=task, client=client, recording=recording, budget=budget))
         env = self._envs[task.env]
 
