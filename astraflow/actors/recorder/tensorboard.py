@@ -88,10 +88,8 @@ class TensorBoardFiles:
 
 def _tag(metrics: Metrics, name: str) -> str:
     """TensorBoard groups by what stands before a slash."""
-    if metrics.kind == EVAL:
-        return f"eval/{metrics.labels.get(LABEL_SET, '')}.{name.removeprefix('eval.')}"
     kind, _, rest = name.partition(".")
-    return f"{kind}/{rest}"
+    return f"{kind}/{metrics.labels.get(LABEL_SET, '')}.{rest}" if metrics.kind == EVAL else f"{kind}/{rest}"
 
 
 def _line(metrics: Metrics) -> str:
