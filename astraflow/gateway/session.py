@@ -199,7 +199,8 @@ def _sampling(ask: Ask, own: Sampling) -> Sampling:
     limit = own.max_new_tokens if ask.max_tokens is None else min(ask.max_tokens, own.max_new_tokens)
     temperature = own.temperature if ask.temperature is None else ask.temperature
     top_p = own.top_p if ask.top_p is None else ask.top_p
-    return msgspec.structs.replace(own, max_new_tokens=limit, temperature=temperature, top_p=top_p)
+    stop = tuple(text for text in ask.stop if text) or own.stop
+    return msgspec.structs.replace(own, max_new_tokens=limit, temperature=temperature, top_p=top_p, stop=stop)
 
 
 def _cut(text: str, stops: Sequence[str]) -> tuple[str, str]:

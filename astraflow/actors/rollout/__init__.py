@@ -13,6 +13,7 @@ play         plays one task, from prompt to episode
 recording    what was said in one episode
 sharing      how training and evaluation share the slots of a pool
 stats        counts of what a rollout process did since it last said so
+stop_strings  where a reply ends by a stop string, on every engine
 suspects     which episodes were in work when this rollout's process died
 tokenizers   every policy's tokenizer, from the files that travel with its weights
 transcript   what was said, shortened for people

@@ -202,11 +202,12 @@ class RecordedPolicy:
                     policy=self.policy,
                     prompt_tokens=prompt,
                     sampling=msgspec.structs.replace(sampling, max_new_tokens=granted),
-                    seed=turn_seed(task.seed, self.policy, number),
+                    seed=turn_seed(task.seed, self.policy, number) if sampling.seed is None else sampling.seed,
                     min_version=task.min_versions.get(self.policy, 0),
                     cohort_id=task.cohort_id,
                     cohort_size=task.cohort_size,
                     prefers=prefers,
+                    decode=self._tokenizer.decode if sampling.stop else None,
                 )
             )
             sampled = completion.tokens.size
