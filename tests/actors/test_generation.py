@@ -193,6 +193,24 @@ async def test_a_cancelled_call_is_cancelled_at_the_replica(memory_server: Memor
         assert cancel == GenCancel(request_id=request.id, attempt=0)
 
 
+async def test_a_stop_string_ends_a_call_and_the_replica_is_told(memory_server: MemoryServer, tmp_path: Path) -> None:
+    call = replace(CALL, sampling=Sampling(max_new_tokens=6, stop=("bc",)), decode=lambda ids: "".join(map(chr, ids)))
+    async with context(memory_server, tmp_path, role="rollout") as ctx:
+        cancelled = ctx.bus.core.subscribe(ctx.bus.topology.gen_cancel("solver"))
+        async with cancelled as cancels, asked(ctx, call) as answer:
+            peer = Peer(ctx.bus, "a")
+            request = await peer.next_request()
+            await peer.say(request, ChunkKind.ACCEPTED)
+            await peer.tokens(request, 0, *b"ab")
+            await peer.tokens(request, 2, *b"cd", version=2)
+            done = await answer
+            async with asyncio.timeout(LIMIT_S):
+                cancel = (await anext(aiter(cancels))).message
+        assert (done.tokens.tolist(), done.stop_letters, done.finish_reason) == (list(b"abc"), 2, "stop")
+        assert [(span.version, span.start, span.end) for span in done.versions] == [(1, 0, 2), (2, 2, 3)]
+        assert cancel == GenCancel(request_id=request.id, attempt=0)
+
+
 async def test_a_request_that_nobody_accepts_is_sent_again_after_its_ttl(
     memory_server: MemoryServer, tmp_path: Path
 ) -> None:
