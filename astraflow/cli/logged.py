@@ -18,6 +18,7 @@ SENTENCES = {
     "bus.orphan_ended": "ended a nats-server whose `up` is gone (process {pid}, {folder})",
     "bus.publish_waits": "waiting to store {what}: {why}",
     "bus.queue_not_repaired": "a consumer of {stream} can't be made anew yet: {why}",
+    "snapshot_copy_failed": "the copy of dataflow's snapshot in {path} can't be written, the bus has it: {why}",
     "sglang.folder_not_shared": "SGLang doesn't see this machine's folder: {why}",
     "sglang.no_checksums": "SGLang tells no checksums: {why}",
     "storage": "{actor}: {text}",

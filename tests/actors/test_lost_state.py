@@ -96,6 +96,17 @@ async def test_a_copy_of_another_run_or_with_a_flipped_byte_is_none(tmp_path: Pa
     assert copy.read() is None
 
 
+def test_what_a_killed_dataflow_left_half_written_is_removed_by_the_next(tmp_path: Path) -> None:
+    copy = SnapshotCopy(tmp_path, incarnation="one")
+    copy.write(b"first", epoch=1)
+    ours, theirs = copy.path.with_name(".tmp-1-newest.msgpack"), copy.path.with_name(".tmp-3-newest.msgpack")
+    ours.write_bytes(b"half")
+    theirs.write_bytes(b"a later one's, which may still be writing")
+    copy.write(b"second", epoch=2)
+    assert sorted(copy.path.parent.iterdir()) == sorted([copy.path, theirs])
+    assert copy.read() == (b"second", 2)
+
+
 async def test_a_snapshot_stream_that_is_deleted_is_made_anew_by_the_next_save(
     nats_server: EmbeddedServer, tmp_path: Path
 ) -> None:

@@ -43,6 +43,9 @@ class SnapshotCopy:
         temporary = self.path.with_name(f".tmp-{epoch}-{self.path.name}")
         write_durably(temporary, msgspec.msgpack.encode(copy))
         os.replace(temporary, self.path)
+        for left in self.path.parent.glob(f".tmp-*-{self.path.name}"):  # of a dataflow that was killed while it wrote
+            if int(left.name.split("-")[1]) < epoch:
+                left.unlink(missing_ok=True)
         sync(self.path.parent)
 
     def read(self) -> CopiedSnapshot | None:
