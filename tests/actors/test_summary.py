@@ -130,6 +130,7 @@ def test_summary_json_has_stable_keys_and_reads_back(tmp_path: Path) -> None:
     assert read_summary(tmp_path / "none.json") is None
     plain = json.loads(path.read_text())
     assert set(plain) == {
+        "run_with",
         "run",
         "incarnation",
         "finished",

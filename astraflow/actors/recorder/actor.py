@@ -20,6 +20,7 @@ from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.diskfull import ROOM_EVERY_S
 from astraflow.actors.base.members import left
 from astraflow.actors.recorder.curves import draw_curves
+from astraflow.actors.recorder.host import host_facts
 from astraflow.actors.recorder.jsonl import JsonLines, replace_durably
 from astraflow.actors.recorder.summary import BusFacts, Summary, build_summary, encode_summary
 from astraflow.actors.recorder.tensorboard import TensorBoardFiles
@@ -329,6 +330,7 @@ def _write_results(
         up_s=up_s,
         stop_reason=ctx.stop_reason,
         failure=failure,
+        run_with=host_facts(),
     )
     replace_durably(ctx.folder / SUMMARY_FILE, encode_summary(summary))
     if ctx.config.record.curve:

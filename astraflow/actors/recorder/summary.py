@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from astraflow.actors.recorder.host import HostFacts
 from astraflow.config import RunConfig
 from astraflow.dataflow.ledger import ISSUED, RECORD_COUNTS, Fate
 from astraflow.messages import Head, Ledger, Progress, RunRecord, is_goal
@@ -65,6 +66,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     policies: dict[str, _PolicySummary]
     episodes: dict[str, int]  # by reason
     failure: str = ""  # of what process, and why, when that ended it
+    run_with: HostFacts | None = None  # what the recorder found where it ran; None: an earlier version's summary
 
 
 @dataclass(kw_only=True)
@@ -87,6 +89,7 @@ def build_summary(
     up_s: float,
     stop_reason: str,
     failure: str = "",
+    run_with: HostFacts | None = None,
 ) -> Summary:
     """The run as of `at`. It is finished if it stopped because dataflow said so, not because of a signal.
 
@@ -118,6 +121,7 @@ def build_summary(
         policies=policies,
         episodes=dict(sorted(totals.by_reason.items())),
         failure=failure,
+        run_with=run_with,
     )
 
 
