@@ -3,6 +3,7 @@
 follower     keeps a `RunView` current from what the bus says
 history      what became of a run so far, from its metrics
 jsonl_lines  what one line of metrics.jsonl, events.jsonl and episodes.jsonl looks like
+lengths      how long trajectories are, by what became of them
 live         the live view
 live_rich    the live view in a terminal
 live_text    the live view's lines where there is no terminal

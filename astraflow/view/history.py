@@ -5,6 +5,7 @@ that resumed from a checkpoint) counts once: the highest lineage wins, and withi
 """
 
 import math
+from collections import Counter
 from dataclasses import dataclass, field
 
 import msgspec
@@ -26,6 +27,7 @@ from astraflow.messages.metric_names import (
     WEIGHTS,
 )
 from astraflow.view.jsonl_lines import EpisodeLine
+from astraflow.view.lengths import outcome
 
 _LATEST_STEPS = 20
 
@@ -143,6 +145,7 @@ class VersionSums:
     reward: float = 0.0
     graded: int = 0  # episodes with a notion of correct
     correct: float = 0.0
+    tokens: int = 0  # sampled
 
 
 @dataclass
@@ -152,16 +155,24 @@ class EpisodeTotals:
     by_reason: dict[str, int] = field(default_factory=dict)
     generated_tokens: dict[str, int] = field(default_factory=dict)  # by policy
     by_version: dict[str, dict[int, VersionSums]] = field(default_factory=dict)  # by policy, then oldest version
+    lengths: dict[str, dict[str, Counter[int]]] = field(
+        default_factory=dict
+    )  # by policy and outcome: of how many tokens
 
     def add(self, line: EpisodeLine) -> None:
         self.by_reason[line.reason] = self.by_reason.get(line.reason, 0) + 1
         for reply in line.replies:
             self.generated_tokens[reply.policy] = self.generated_tokens.get(reply.policy, 0) + reply.tokens
-            if line.eval_set or not reply.versions or reply.reward is None:
+            if line.eval_set or not reply.versions:
+                continue
+            outcomes = self.lengths.setdefault(reply.policy, {})
+            outcomes.setdefault(outcome(line), Counter())[reply.tokens] += 1
+            if reply.reward is None:
                 continue
             sums = self.by_version.setdefault(reply.policy, {}).setdefault(reply.versions[0], VersionSums())
             sums.episodes += 1
             sums.reward += reply.reward
+            sums.tokens += reply.tokens
             if line.correct is not None:
                 sums.graded += 1
                 sums.correct += line.correct

@@ -103,6 +103,22 @@ def test_summary_has_before_and_after_of_every_set_and_policy() -> None:
     assert not summary.policies["judge"].trainable
 
 
+def test_lengths_are_told_by_what_became_of_the_replies() -> None:
+    ok = episode(0)
+    reply = episode_line(ok).replies[0]
+    totals = EpisodeTotals()
+    for tokens in range(1, 101):
+        right = msgspec.structs.replace(reply, tokens=tokens)
+        totals.add(msgspec.structs.replace(episode_line(ok), replies=(right,), correct=float(tokens > 50)))
+    cut = msgspec.structs.replace(reply, tokens=200, reward=None)
+    totals.add(msgspec.structs.replace(episode_line(ok), replies=(cut,), reason="truncated"))
+    totals.add(msgspec.structs.replace(episode_line(ok), replies=(cut,), eval_set="held-out"))
+    summary = summarise(History(), totals)
+    told = {name: (of.count, of.mean, of.p95, of.max) for name, of in summary.policies["solver"].lengths.items()}
+    assert told == {"right": (50, 75.5, 98, 100), "wrong": (50, 25.5, 48, 50), "truncated": (1, 200.0, 200, 200)}
+    assert "right: 50, mean 76, p95 98, max 100 tokens" in render_summary(summary)
+
+
 def test_an_empty_last_batch_is_the_end_of_the_data_and_no_skipped_step() -> None:
     skipped = [
         Metrics(kind=TRAIN, at=CREATED_AT, policy="solver", step=3, batch=batch, values={TRAIN_SKIPPED: 1.0, **values})
@@ -161,6 +177,7 @@ def test_summary_json_has_stable_keys_and_reads_back(tmp_path: Path) -> None:
         "eval",
         "skipped",
         "ledger",
+        "lengths",
     }
     assert set(plain["policies"]["solver"]["eval"]["held-out"]["after"]) == {
         "step",

@@ -1,4 +1,4 @@
-"""reward-curve.png: reward, correct and staleness of every policy over its steps.
+"""reward-curve.png: reward, correct and staleness of every policy over its steps; beside them what says how it trains.
 
 It only draws; matplotlib is imported when it does. A training point is the mean over all training episodes that a
 version began, filtered ones too, drawn at that version's step; without recorded episodes it is the batch's mean.
@@ -9,13 +9,28 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from astraflow.messages.metric_names import TRAIN_REWARD_MEAN, TRAIN_STALENESS_MAX, TRAIN_STALENESS_MEAN
+from astraflow.messages.metric_names import (
+    TRAIN_APPROX_KL,
+    TRAIN_ENTROPY,
+    TRAIN_GRAD_NORM,
+    TRAIN_LOSS,
+    TRAIN_REWARD_MEAN,
+    TRAIN_STALENESS_MAX,
+    TRAIN_STALENESS_MEAN,
+)
 from astraflow.view.history import EpisodeTotals, History, PolicyHistory, VersionSums
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import SubFigure
 
 _COLOURS = ("#2a6f97", "#c8553d", "#588157", "#8e6c8a", "#b5838d", "#6c757d")
+_PANELS = (
+    ("loss", TRAIN_LOSS),
+    ("entropy\n(nat)", TRAIN_ENTROPY),
+    ("KL from the\nbehaviour (nat)", TRAIN_APPROX_KL),
+    ("gradient\nnorm", TRAIN_GRAD_NORM),
+)
 _SMOOTHING = 0.3  # weight of the newest point in the thick line
 
 _Series = list[tuple[int, float]]
@@ -31,6 +46,12 @@ def episode_series(history: PolicyHistory, sums: dict[int, VersionSums]) -> tupl
         if row.graded:
             corrects.append((step, row.correct / row.graded))
     return sorted(rewards), sorted(corrects)
+
+
+def length_series(history: PolicyHistory, sums: dict[int, VersionSums]) -> _Series:
+    """(step, mean tokens of a trajectory) of the training episodes, likewise."""
+    steps = {metrics.version: metrics.step for metrics in history.train.values()}
+    return sorted((steps.get(version, version), row.tokens / row.episodes) for version, row in sums.items())
 
 
 def smooth(series: _Series, *, weight: float = _SMOOTHING) -> _Series:
@@ -49,9 +70,11 @@ def draw_curves(path: Path, *, run: str, history: History, totals: EpisodeTotals
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 8.2), dpi=110, layout="constrained", facecolor="white")
+    figure = Figure(figsize=(13, 8.2), dpi=110, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
-    reward, correct, staleness = figure.subplots(3, 1, sharex=True, height_ratios=(5, 5, 2))
+    halves: Any = figure.subfigures(1, 2, width_ratios=(9, 4))
+    left, right = halves
+    reward, correct, staleness = left.subplots(3, 1, sharex=True, height_ratios=(5, 5, 2))
     figure.suptitle(f"AstraFlow · {run}", x=0.02, ha="left", fontsize=13, fontweight="bold")
     for number, name in enumerate(sorted(history.policies)):
         policy, colour = history.policies[name], _COLOURS[number % len(_COLOURS)]
@@ -62,14 +85,32 @@ def draw_curves(path: Path, *, run: str, history: History, totals: EpisodeTotals
         _evaluations(correct, policy, colour, name, lambda point: point.correct)
         _passes(correct, policy, colour, name)
         _staleness(staleness, policy, colour)
+    _training_panels(right, history, totals)
     _finish(reward, "reward")
     _finish(correct, "correct", limits=(-0.03, 1.03))
     _finish(staleness, "staleness\n(mean, max)", legend=False)
     staleness.set_ylim(bottom=0, top=max(1.2, staleness.get_ylim()[1]))
-    staleness.set_xlabel("optimizer step")
-    staleness.set_xlim(left=min(0.0, staleness.get_xlim()[0]), right=max(1.0, staleness.get_xlim()[1]))
-    staleness.xaxis.get_major_locator().set_params(integer=True)
+    _steps_below(staleness)
     figure.savefig(path)
+
+
+def _training_panels(figure: "SubFigure", history: History, totals: EpisodeTotals) -> None:
+    """What a person looks at when the reward doesn't do what it should."""
+    panels = figure.subplots(len(_PANELS) + 1, 1, sharex=True)
+    for number, name in enumerate(sorted(history.policies)):
+        policy, colour = history.policies[name], _COLOURS[number % len(_COLOURS)]
+        lengths = length_series(policy, totals.by_version.get(name, {}))
+        for axes, series in zip(panels, (lengths, *(policy.series(metric) for _, metric in _PANELS)), strict=True):
+            _training(axes, series, colour, name)
+    for axes, label in zip(panels, ("tokens of\na reply", *(label for label, _ in _PANELS)), strict=True):
+        _finish(axes, label, legend=False)
+    _steps_below(panels[-1])
+
+
+def _steps_below(axes: Any) -> None:
+    axes.set_xlabel("optimizer step")
+    axes.set_xlim(left=min(0.0, axes.get_xlim()[0]), right=max(1.0, axes.get_xlim()[1]))
+    axes.xaxis.get_major_locator().set_params(integer=True)
 
 
 def _training(axes: "Axes", series: _Series, colour: str, label: str) -> None:

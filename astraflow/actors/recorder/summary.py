@@ -16,6 +16,7 @@ from astraflow.dataflow.ledger import ISSUED, RECORD_COUNTS, Fate
 from astraflow.messages import Head, Ledger, Progress, RunRecord, is_goal
 from astraflow.messages.metric_names import TRAIN_SAMPLES, TRAIN_STALENESS_MAX, TRAIN_STALENESS_MEAN, TRAIN_TOKENS
 from astraflow.view.history import EpisodeTotals, EvalPoint, History, PolicyHistory
+from astraflow.view.lengths import Lengths, lengths_of
 from astraflow.view.wording import amount, change, counts, duration
 
 FAILED = "failed"  # a reason to stop: a process did, for good
@@ -43,6 +44,7 @@ class _PolicySummary(msgspec.Struct, frozen=True, kw_only=True):
     staleness_mean: float | None = None  # steps
     staleness_max: float | None = None
     skipped_steps: int = 0
+    lengths: dict[str, Lengths] = {}  # of training trajectories: right, wrong, or the episode's reason
     eval: dict[str, _EvalSummary] = {}
     skipped: dict[str, int] = {}  # tasks by the reason why they were not trained
     ledger: dict[str, int] = {}  # every row, as dataflow counted; late, retried and unknown count records
@@ -151,6 +153,9 @@ def _policy(
         staleness_max=max((value for _, value in history.series(TRAIN_STALENESS_MAX)), default=None),
         # An empty last batch only says that there is no more to train.
         skipped_steps=sum(metrics.values.get(TRAIN_SAMPLES) != 0 for metrics in history.skipped.values()),
+        lengths={
+            outcome: lengths_of(counted) for outcome, counted in sorted(totals.lengths.get(name, {}).items()) if counted
+        },
         eval=evals,
         skipped={reason: count for reason, count in counted.items() if count and reason not in _NOT_SKIPPED},
         ledger=counted,
@@ -220,6 +225,9 @@ def _policy_lines(name: str, policy: _PolicySummary) -> list[str]:
             lines.append(f"  {'':<11} {'   '.join(passes)}")
     if policy.staleness_mean is not None and policy.staleness_max is not None:
         lines.append(f"  staleness   mean {policy.staleness_mean:.2f}, max {policy.staleness_max:.0f} steps")
+    for outcome, of in policy.lengths.items():
+        label = "  replies    " if outcome == next(iter(policy.lengths)) else "             "
+        lines.append(f"{label} {outcome}: {of.count:,}, mean {of.mean:.0f}, p95 {of.p95}, max {of.max} tokens")
     if policy.trained_tasks:
         lines.append(f"  trained     {policy.trained_tasks:,} tasks, digest {policy.trained_digest[:12]}")
     lines.append(f"  not trained {counts(policy.skipped)}")
