@@ -1,11 +1,17 @@
-"""Where tensors are. No GPU is needed to see that none is left behind: operations refuse a mixture of devices."""
+"""Where tensors are. No GPU is needed to see that none is left behind.
+
+torch lets many operations mix the meta device with the CPU, where a GPU would refuse; so `OneDevice` refuses.
+"""
 
 import ast
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import astraflow
 from astraflow.compute import CPU, compute_device, compute_dtype, placed
@@ -36,6 +42,20 @@ MAKES_TENSORS = {
 }
 BESIDE_WEIGHTS = ["attention.py", "critic.py", "dither.py", "logprobs.py", "model.py", "torch_learner.py", "losses"]
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
+
+
+class OneDevice(TorchDispatchMode):
+    """Every operation's tensors, but for numbers, are in one place, in the backward pass too."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        assert len({tensor.device for tensor in tensors if tensor.ndim}) <= 1, f"{func} mixes devices"
+        return func(*args, **(kwargs or {}))
+
+
+def test_operation_that_mixes_devices_is_refused() -> None:
+    with OneDevice(), pytest.raises(AssertionError, match="mixes devices"):
+        torch.zeros(3, 2, device=META)[torch.zeros(2, dtype=torch.int64)]
 
 
 @pytest.mark.parametrize("room", BESIDE_WEIGHTS)
@@ -73,19 +93,24 @@ def test_passes_stay_on_the_device_of_the_weights(tmp_path: Path, share: bool) -
     assert any(micro_batch.segments_BL is not None for micro_batch in plan) == share
     temperature_M = torch.ones(count, device=META)
     for micro_batch in plan:
-        logprobs_N, entropy_N = micro_batch_logprobs(model, micro_batch, temperature=temperature_M, with_entropy=True)
-        assert entropy_N is not None
-        (logprobs_N.sum() + entropy_N.sum()).backward()  # type: ignore[no-untyped-call]
+        with OneDevice():
+            logprobs_N, entropy_N = micro_batch_logprobs(
+                model, micro_batch, temperature=temperature_M, with_entropy=True
+            )
+            assert entropy_N is not None
+            (logprobs_N.sum() + entropy_N.sum()).backward()  # type: ignore[no-untyped-call]
         assert logprobs_N.device == entropy_N.device == META
     gradients = [parameter.grad for parameter in model.module.parameters()]
     assert {gradient.device for gradient in gradients if gradient is not None} == {META}
-    assert batch_logprobs(model, plan, torch.zeros(count, device=META), temperature=1.0).device == META
+    with OneDevice():
+        assert batch_logprobs(model, plan, torch.zeros(count, device=META), temperature=1.0).device == META
 
 
 def test_values_of_a_critic_stay_on_the_device_of_the_weights(tmp_path: Path) -> None:
     model, plan, count = _elsewhere(tmp_path, share=True)
     critic = Critic(model.head_VD.shape[1], CriticSection(), section(), META)
-    assert critic.batch_values(model, plan, count).device == META
+    with OneDevice():
+        assert critic.batch_values(model, plan, count).device == META
     assert {tensor.device for tensor in critic.weights.masters.values()} == {META}
 
 
