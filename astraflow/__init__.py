@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         agent,
     )
     from astraflow.errors import AstraflowError, BudgetError, BusError, ConfigError, EnvError
+    from astraflow.gateway.client import TakenSession, sessions
     from astraflow.messages import Reason, Sampling
 
 __version__ = "0.1.0"
@@ -42,6 +43,7 @@ _HOMES = {
         "agent",
     ),
     "astraflow.errors": ("AstraflowError", "BudgetError", "BusError", "ConfigError", "EnvError"),
+    "astraflow.gateway.client": ("TakenSession", "sessions"),
     "astraflow.messages": ("Reason", "Sampling"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -64,9 +66,11 @@ __all__ = [
     "Run",
     "Sampling",
     "SingleTurnEnv",
+    "TakenSession",
     "agent",
     "assistant",
     "connect",
+    "sessions",
     "system",
     "tool",
     "user",

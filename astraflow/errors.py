@@ -30,8 +30,11 @@
     ├── WeightsError               the publisher of a version: digest, shape or base mismatch
     ├── PlaceError                 the reader of a payload, who tries another place
     ├── TrainingError              the author of the run: training diverged or can't go on from what is there
+    │   ├── LostStateError         the operator: what the run needs of its past is gone, and nothing can rebuild it
     │   └── DamagedCheckpointError nobody: it is set aside, and the one before is used
     ├── RowError                   who reads a question file, and says which row it is
+    ├── ProcessError               the user: a process of a node failed, and would again
+    ├── RefusalError               the client of the gateway: it can't be answered, with an HTTP status
     ├── EmptyGroupError            the caller: a group without members has no advantages
     ├── OutputLostError            the user: what was asked for could not be printed
     ├── StalledError               the author of a simulation: nothing will ever happen on its loop
@@ -58,6 +61,16 @@ class NotHereError(ConfigError):
 
 class DiskFullError(ConfigError):
     """The run folder has no room; nobody but the user can make some."""
+
+
+class RefusalError(AstraflowError):
+    """A client of the gateway can't be answered as it asks. `status` is HTTP's."""
+
+    def __init__(self, status: int, message: str, *, code: str, retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code  # for programs
+        self.retry_after_s = retry_after_s  # 0 = trying again is in vain
 
 
 class RowError(AstraflowError):
@@ -201,12 +214,20 @@ class TrainingError(AstraflowError):
     """Training can't go on: it diverged, or its state is unusable. Restarting would only repeat it."""
 
 
+class LostStateError(TrainingError):
+    """A stream or file that the run goes on from is gone or damaged, and there is no copy."""
+
+
 class DamagedCheckpointError(TrainingError):
     """A checkpoint's own files can't be read or don't match their digests."""
 
     def __init__(self, text: str, *, checkpoint: Path) -> None:
         super().__init__(text)
         self.checkpoint = checkpoint
+
+
+class ProcessError(AstraflowError):
+    """A process of this node failed in a way that another start would only repeat."""
 
 
 class EmptyGroupError(AstraflowError):

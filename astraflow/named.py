@@ -9,13 +9,14 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from astraflow.errors import ConfigError
+from astraflow.raised import describe, line_of
 
 USERS_ERRORS = (Exception, SystemExit, GeneratorExit, asyncio.CancelledError)
 """What users' code may raise where it is called on this thread; a KeyboardInterrupt may be a person's."""
@@ -67,7 +68,9 @@ def build(what: str, kind: str, args: Mapping[str, Any], kinds: Mapping[str, str
     except ConfigError as exc:
         raise ConfigError(f"{what} {kind}: {exc}") from exc
     except USERS_ERRORS as exc:
-        raise ConfigError(f"{what} {kind} can't be built from {dict(args)}: {exc!r}") from exc
+        raise ConfigError(
+            f"{what} {kind} can't be built from {dict(args)}: {describe(exc, of=found.__init__)}"
+        ) from exc
 
 
 def _find_class(what: str, kind: str, kinds: Mapping[str, str]) -> type[Any]:
@@ -113,7 +116,7 @@ def load_named(name: str, *, what: str) -> Any:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as exc:
         if exc.name != module_name:
-            raise ConfigError(f"{what} {name}: module {module_name!r} can't be imported: {exc!r}") from exc
+            raise ConfigError(f"{what} {name}: module {module_name!r} can't be imported: {describe(exc)}") from exc
         hint = f"; did you mean {module_name.removesuffix('.py')}:{attribute}?" if module_name.endswith(".py") else ""
         raise ConfigError(
             f"{what} {name}: there is no module {module_name!r}, in no package and not in {Path.cwd()}{hint}"
@@ -121,10 +124,32 @@ def load_named(name: str, *, what: str) -> Any:
     except SyntaxError as exc:
         raise ConfigError(f"{what} {name}: {exc.filename} line {exc.lineno}: {exc.msg}") from exc
     except USERS_ERRORS as exc:
-        raise ConfigError(f"{what} {name}: module {module_name!r} can't be imported: {exc!r}") from exc
+        raise ConfigError(f"{what} {name}: module {module_name!r} can't be imported: {describe(exc)}") from exc
     if not hasattr(module, attribute):
         raise ConfigError(f"{what} {name}: {module_name} has no {attribute!r}{nearest(attribute, _own(module))}")
     return getattr(module, attribute)
+
+
+def load_function(name: str, *, what: str, args: Mapping[str, Any]) -> Callable[..., Any]:
+    """The function called `module:name`, which is called with one value and `args` by name.
+
+    Raises: ConfigError if there is none, it is async, or its signature doesn't take them.
+    """
+    found = load_named(name, what=what)
+    line = line_of(found)
+    whose = f"{what} {name}{f' ({line})' if line else ''}"
+    if not callable(found) or inspect.isclass(found):
+        raise ConfigError(f"{what} {name} is a {type(found).__name__}, expected a function")
+    if inspect.iscoroutinefunction(found):
+        raise ConfigError(f"{whose} is async, and nobody awaits it; make it a def")
+    try:
+        inspect.signature(found).bind(None, **args)
+    except TypeError as exc:
+        given = f"one value and {', '.join(args)} by name" if args else "one value"
+        raise ConfigError(f"{whose} is called with {given}, but {exc}") from exc
+    except ValueError:  # one written in C tells no signature
+        pass
+    return found  # type: ignore[no-any-return]  # callable, as seen above
 
 
 def load_file(file: Path) -> ModuleType:
@@ -138,7 +163,7 @@ def load_file(file: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except USERS_ERRORS as exc:
-        raise ConfigError(f"{file} can't be imported: {exc!r}") from exc
+        raise ConfigError(f"{file} can't be imported: {describe(exc)}") from exc
     return module
 
 

@@ -22,7 +22,7 @@ def free_port(host: str = "127.0.0.1") -> int:
     for attempt in range(TRIES):
         port = _FIRST_PORT + secrets.randbelow(_first_outgoing_port() - _FIRST_PORT)
         try:
-            with socket.create_server((host, port)):
+            with listening(host, port):
                 return port
         except OSError as exc:
             if exc.errno != errno.EADDRINUSE or attempt == TRIES - 1:
@@ -30,9 +30,19 @@ def free_port(host: str = "127.0.0.1") -> int:
     raise AssertionError("the last try returns or raises")
 
 
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that listens there. Raises OSError."""
+    return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+
+
 def host_for_others(host: str) -> str:
     """How other machines call the one that listens on `host`: its name, if it listens everywhere."""
     return socket.getfqdn() if host in _WILDCARDS else host
+
+
+def host_port(host: str, port: int) -> str:
+    """HOST:PORT, an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _first_outgoing_port() -> int:

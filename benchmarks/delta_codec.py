@@ -24,6 +24,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from astraflow.config import TrainerSection
 from astraflow.learners.master import MasterWeights
+from astraflow.learners.team import Alone
 from astraflow.models.export import export_tensors
 from astraflow.models.layout import checkpoint_layout
 from astraflow.models.smollm2 import prepare_smollm2
@@ -43,7 +44,7 @@ def versions(folder: Path, learning_rate: float, steps: int, *, answers: int = A
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
     section = TrainerSection(steps=steps, learning_rate=learning_rate)
-    master = MasterWeights(model, section, dtype=torch.bfloat16, dither_seed=0)
+    master = MasterWeights(model, section, dtype=torch.bfloat16, dither_seed=0, team=Alone())
     rng = random.Random(0)
     layout = checkpoint_layout(model)
     yield export_tensors(model.state_dict(), layout)

@@ -1,12 +1,15 @@
 """How fast the torch learner trains SmolLM2: long samples, and the demo's short ones with and without shared prompts.
 
-    python benchmarks/learner.py [--threads 2] [--steps 3] [--shapes long,demo,demo-plain] [--json]
+    python benchmarks/learner.py [--threads 2] [--steps 3] [--shapes long,demo,demo-plain]
+        [--ranks 1,2,4] [--json]
 
 Tokens are random; a step costs what its shape costs. Each shape runs in a process of its own, so that its peak memory
-is its own. tokens/s counts the samples' tokens, not what was computed: sharing prompts shows as a higher rate.
+is its own; with several ranks memory and CPU time are the lead's alone. tokens/s counts the samples' tokens, not what
+was computed: sharing prompts shows as a higher rate.
 """
 
 import argparse
+import itertools
 import json
 import os
 import resource
@@ -20,8 +23,14 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from astraflow.config import TrainerSection
+from astraflow.config import RanksSection, TrainerSection
 from astraflow.messages import Sample, array_of
+from astraflow.messages.metric_names import (
+    TRAIN_BACKWARD_S,
+    TRAIN_COMPUTED_TOKENS,
+    TRAIN_FORWARD_S,
+    TRAIN_OPTIMIZER_S,
+)
 from astraflow.models.smollm2 import prepare_smollm2
 
 
@@ -48,6 +57,7 @@ class Result:
     """Medians over the steps after the first."""
 
     shape: str
+    ranks: int
     threads: int
     micro_batch_tokens: int
     tokens: int
@@ -87,12 +97,16 @@ def random_batch(shape: Shape, vocabulary: int) -> list[Sample]:
     return samples
 
 
-def measure(name: str, folder: Path, *, threads: int, steps: int, micro_batch_tokens: int) -> Result:
+def measure(name: str, folder: Path, *, ranks: int, threads: int, steps: int, micro_batch_tokens: int) -> Result:
+    from astraflow.learners.factory import build_learner
     from astraflow.learners.torch_learner import TorchLearner
 
     shape = SHAPES[name]
-    settings = TrainerSection(steps=steps, micro_batch_tokens=micro_batch_tokens)
-    learner = TorchLearner(folder, settings, seed=0, threads=threads, share_prefixes=shape.share)
+    settings = TrainerSection(steps=steps, micro_batch_tokens=micro_batch_tokens, ranks=RanksSection(data=ranks))
+    if shape.share:
+        learner = build_learner(settings, folder, seed=0, threads=threads)
+    else:
+        learner = TorchLearner(folder, settings, seed=0, threads=threads, share_prefixes=False)
     samples = random_batch(shape, vocabulary=49152)
     learner.step(samples)  # allocates the optimizer's moments
     rows = []
@@ -102,18 +116,20 @@ def measure(name: str, folder: Path, *, threads: int, steps: int, micro_batch_to
         stepped, cpu_s = time.perf_counter(), time.process_time() - cpu_started
         learner.export()
         rows.append({**metrics, "step_s": stepped - started, "cpu_s": cpu_s, "export_s": time.perf_counter() - stepped})
+    learner.close()
     median = {key: float(np.median([row[key] for row in rows])) for key in rows[0]}
     tokens = len(samples) * (shape.prompt + shape.completion)
     return Result(
         shape=name,
+        ranks=ranks,
         threads=threads,
         micro_batch_tokens=micro_batch_tokens,
         tokens=tokens,
-        computed_tokens=int(median["computed_tokens"]),
+        computed_tokens=int(median[TRAIN_COMPUTED_TOKENS]),
         step_s=median["step_s"],
-        forward_s=median["forward_s"],
-        backward_s=median["backward_s"],
-        optimizer_s=median["optimizer_s"],
+        forward_s=median[TRAIN_FORWARD_S],
+        backward_s=median[TRAIN_BACKWARD_S],
+        optimizer_s=median[TRAIN_OPTIMIZER_S],
         export_s=median["export_s"],
         cpu_s=median["cpu_s"],
         tokens_per_s=tokens / median["step_s"],
@@ -127,6 +143,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--steps", type=int, default=3, help="measured steps per shape, after one that is not")
     parser.add_argument("--micro-batch-tokens", type=int, default=TrainerSection(steps=1).micro_batch_tokens)
+    parser.add_argument("--ranks", default="1", help="numbers of ranks, each measured; the threads are shared out")
     parser.add_argument("--shapes", default=",".join(SHAPES))
     parser.add_argument("--model", type=Path, help="a model folder; default: SmolLM2-135M from its wheel")
     parser.add_argument("--json", action="store_true")
@@ -134,12 +151,20 @@ def main() -> None:
     args = parser.parse_args()
     folder = args.model or prepare_smollm2()
     if args.here:
-        settings = {"threads": args.threads, "steps": args.steps, "micro_batch_tokens": args.micro_batch_tokens}
+        settings = {
+            "ranks": int(args.ranks),
+            "threads": args.threads,
+            "steps": args.steps,
+            "micro_batch_tokens": args.micro_batch_tokens,
+        }
         sys.stdout.write(json.dumps(asdict(measure(args.shapes, folder, **settings))) + "\n")
         return
     results = []
-    for name in args.shapes.split(","):
+    for name, ranks in itertools.product(args.shapes.split(","), args.ranks.split(",")):
+        if int(ranks) > 1 and not SHAPES[name].share:
+            continue  # ranks share prompts, as every learner of a run does
         options = [
+            f"--ranks={ranks}",
             f"--threads={args.threads}",
             f"--steps={args.steps}",
             f"--micro-batch-tokens={args.micro_batch_tokens}",

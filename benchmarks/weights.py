@@ -48,6 +48,7 @@ from astraflow.engines.cpu import CpuEngine
 from astraflow.engines.decoder_weights import DecoderWeights
 from astraflow.errors import EngineError
 from astraflow.learners.master import MasterWeights
+from astraflow.learners.team import Alone
 from astraflow.messages import RunRecord, Sampling
 from astraflow.models.derived import derived_config
 from astraflow.models.export import export_tensors
@@ -158,7 +159,7 @@ def tiny_versions(folder: Path, learning_rate: float, steps: int) -> Iterator[Mo
     """Like `delta_codec.versions`, of a model whose tokenizer knows no chats: it learns random tokens."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
     section = TrainerSection(steps=steps, learning_rate=learning_rate)
-    master = MasterWeights(model, section, dtype=torch.bfloat16, dither_seed=0)
+    master = MasterWeights(model, section, dtype=torch.bfloat16, dither_seed=0, team=Alone())
     torch.manual_seed(0)
     layout = checkpoint_layout(model)
     yield export_tensors(model.state_dict(), layout)

@@ -8,7 +8,11 @@ import astraflow
 from astraflow import clock
 
 PACKAGE = Path(astraflow.__file__).parent
-ALONE = (PACKAGE / "clock.py", PACKAGE / "engines" / "sglang" / "serverside")  # the latter runs inside SGLang's server
+ALONE = (  # the latter two run inside SGLang's server, and inside a sandbox
+    PACKAGE / "clock.py",
+    PACKAGE / "engines" / "sglang" / "serverside",
+    PACKAGE / "envs" / "code" / "inside_checker.py",
+)
 READS = re.compile(
     r"\btime\.(time|monotonic|perf_counter|process_time|thread_time|clock_gettime|sleep)|\bgmtime\(\)|\blocaltime\(\)"
     r"|\btime\.strftime\([^,()]*\)|datetime\.(now|utcnow|today)\b|date\.today\b|from time import"

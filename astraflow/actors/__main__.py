@@ -1,7 +1,7 @@
 """`python -m astraflow.actors --role …`: one actor process, as a node starts it.
 
 Exit codes: 0 = finished or drained, 3 = a mistake of the user (restarting won't help), 4 = fenced: another process took
-over its lease, 1 = crash.
+over its lease, 6 = crash before it could work, 1 = crash, or the bus failed. The last line on stderr says why.
 """
 
 import argparse
@@ -11,16 +11,18 @@ import importlib
 import logging
 import os
 import sys
+import traceback
 from pathlib import Path
 
 from astraflow.actors.base.acting import Identity, act
 from astraflow.actors.base.connection import add_flags, from_flags
-from astraflow.actors.base.exits import EXIT_FENCED, EXIT_USER
+from astraflow.actors.base.exits import EXIT_AT_START, EXIT_FENCED, EXIT_USER
 from astraflow.actors.base.leaving import leave_soon
 from astraflow.actors.base.logs import log_to_stderr
 from astraflow.concurrency import innermost
 from astraflow.errors import BusError, ConfigError, FencedError, TrainingError
 from astraflow.messages.roles import Role
+from astraflow.raised import describe
 
 _log = logging.getLogger(__name__)
 
@@ -40,8 +42,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-async def run_role(args: argparse.Namespace) -> None:
-    """Act in the role that the command line names."""
+async def run_role(args: argparse.Namespace, *, came_up: asyncio.Event) -> None:
+    """Act in the role that the command line names; `came_up` is set once it can work."""
     who = Identity(
         run=args.run,
         region=args.region,
@@ -55,7 +57,7 @@ async def run_role(args: argparse.Namespace) -> None:
     )
     options = from_flags(args, os.environ).options()
     role = importlib.import_module(f"astraflow.actors.{args.role}.actor")
-    await act(options, who, role.run)
+    await act(options, who, role.run, came_up=came_up)
 
 
 def main(argv: list[str]) -> int:
@@ -74,21 +76,24 @@ def main(argv: list[str]) -> int:
 
 
 def _run(runner: asyncio.Runner, args: argparse.Namespace) -> int:
-    code = 0
+    """Its last line on stderr says why it failed; for its node that is the whole story."""
+    code, why, came_up = 0, "", asyncio.Event()
     try:
-        runner.run(run_role(args))
+        runner.run(run_role(args, came_up=came_up))
     except* (ConfigError, TrainingError) as group:
-        sys.stderr.write(f"{innermost(group)}\n")
-        code = EXIT_USER
+        code, why = EXIT_USER, str(innermost(group))
     except* FencedError as group:
-        sys.stderr.write(f"{innermost(group)}\n")
-        code = EXIT_FENCED
+        code, why = EXIT_FENCED, str(innermost(group))
     except* BusError as group:
-        sys.stderr.write(f"{innermost(group)}\n")
-        code = 1
+        code, why = code or 1, why or str(innermost(group))
     except* SystemExit:  # nobody here ends so: it is the user's code, past everything that contains it
         _log.exception("code of yours ended this process")
-        code = 1
+        code = code or 1
+    except* Exception as group:  # noqa: BLE001 - the end of the process: all of it into its log
+        traceback.print_exception(group)
+        code, why = code or (1 if came_up.is_set() else EXIT_AT_START), why or describe(group)
+    if why:
+        sys.stderr.write(f"{why}\n")
     return code
 
 

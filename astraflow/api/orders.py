@@ -16,6 +16,7 @@ from astraflow.dataflow.tasks import trained_by
 from astraflow.errors import BusError, ConfigError
 from astraflow.messages import Control, ControlKind, Event, Submission
 from astraflow.messages.ids import GroupKey, group_id
+from astraflow.named import nearest
 
 
 class RunOrders:
@@ -39,7 +40,7 @@ class RunOrders:
         """
         run = self.config.run.name
         if env not in self.config.envs:
-            raise ConfigError(f"run {run} has no environment {env!r}; it has {', '.join(self.config.envs)}")
+            raise ConfigError(f"run {run} has no environment {env!r}{nearest(env, self.config.envs)}")
         if self.config.run.deterministic:
             raise ConfigError(f"run {run} is deterministic: what comes when is not repeatable")
         if not trained_by(self.config, env):
@@ -59,6 +60,10 @@ class RunOrders:
     async def resume(self, *, within_s: float = 10.0) -> None:
         """Go on issuing tasks. Raises as `set`."""
         await self._order(ControlKind.RESUME, within_s=within_s)
+
+    async def stop(self, *, within_s: float = 10.0) -> None:
+        """End the run everywhere, as `astraflow stop` does: `up` or `submit` continues it. Raises as `set`."""
+        await self._order(ControlKind.STOP, within_s=within_s)
 
     async def evaluate(self, name: str, *, within_s: float = 10.0) -> None:
         """Begin a round of [eval.<name>] now; its scores are metrics of kind eval. Raises as `set`."""

@@ -4,16 +4,19 @@ Every iterator has a reader of its own on the bus, and nobody waits for it: a sl
 holds. It keeps no state between connections. Iterators end when they are closed, not when the run ends.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, get_args
 
 from astraflow.actors.base.connection import Connection
 from astraflow.api.orders import RunOrders
 from astraflow.bus import NatsBus, topology_of, wiring
 from astraflow.config import from_json
+from astraflow.dataflow.submissions import PREFIX
+from astraflow.errors import ConfigError
 from astraflow.messages import (
+    EVENT_LEVELS,
     Decision,
     DecisionKind,
     Episode,
@@ -23,10 +26,12 @@ from astraflow.messages import (
     Metrics,
     SampleBatch,
 )
-from astraflow.messages.metric_names import DATAFLOW
+from astraflow.messages.metric_names import DATAFLOW, METRIC_KINDS
 from astraflow.messages.roles import Role
+from astraflow.named import nearest
 from astraflow.node.record import fetch_record
 from astraflow.paths import user_path, user_path_text
+from astraflow.runfile.checks import trainable
 
 M = TypeVar("M")
 Start = Literal["first", "new"]
@@ -78,8 +83,18 @@ class Run(RunOrders):
     def name(self) -> str:
         return self.config.run.name
 
+    def _check(self, what: str, name: str, known: Iterable[str]) -> None:
+        """Raises ConfigError for a name that the run doesn't have: nothing would ever come."""
+        if name not in (known := list(known)):
+            raise ConfigError(f"run {self.name} has no {what} {name!r}{nearest(name, known)}")
+
     async def tasks(self, source: str = "", *, start: Start = "new") -> AsyncGenerator[Decision, None]:
-        """Groups of tasks as they are issued: source, epoch, index, group size; the payload is the environment's."""
+        """Groups of tasks as they are issued: source, epoch, index, group size; the payload is the environment's.
+
+        Raises, as all of them: ConfigError for a name that the run doesn't have.
+        """
+        if source and not source.startswith(PREFIX):
+            self._check("source", source, self.config.sources)
         async with aclosing(self._entries(self._bus.topology.decisions, Decision, start)) as decisions:
             async for decision in decisions:
                 if decision.kind is DecisionKind.ISSUE and source in ("", decision.source):
@@ -88,6 +103,8 @@ class Run(RunOrders):
     async def episodes(self, env: str = "", *, start: Start = "new") -> AsyncGenerator[Episode, None]:
         """Terminal records of attempts, failed ones too: trajectories with tokens, rewards, reason."""
         topology = self._bus.topology
+        if env:
+            self._check("environment", env, self.config.envs)
         subject = topology.episode(env) if env else None
         async with aclosing(self._entries(topology.episodes, Episode, start, subject)) as episodes:
             async for episode in episodes:
@@ -99,6 +116,8 @@ class Run(RunOrders):
         Dataflow tells metrics of each batch that it has stored. They are the bell here; the batches are then fetched
         one by one, because a reader of their log would need rights with which one could take tasks too (`rights.py`).
         """
+        self._check("policy with a trainer", policy, trainable(self.config))
+        self._check("start", start, get_args(Start))
         topology = self._bus.topology
         stream, subject = topology.samples(policy), topology.sample(policy)
         heard = (await self._bus.logs.state(topology.metrics)).last_sequence
@@ -114,6 +133,7 @@ class Run(RunOrders):
 
     async def versions(self, policy: str) -> AsyncGenerator[Head, None]:
         """The policy's newest version, now and whenever there is a newer one."""
+        self._check("policy", policy, self.config.policies)
         async with aclosing(self._bus.kv.watch(wiring.HEAD.key(policy))) as updates:
             async for update in updates:
                 if isinstance(update.message, Head):
@@ -122,6 +142,10 @@ class Run(RunOrders):
     async def metrics(self, kind: str = "", *, policy: str = "", start: Start = "new") -> AsyncGenerator[Metrics, None]:
         """Named numbers: kind train, eval, rollout, dataflow or weights."""
         topology = self._bus.topology
+        if kind:
+            self._check("kind of metrics", kind, METRIC_KINDS)
+        if policy:
+            self._check("policy", policy, self.config.policies)
         subject = topology.metric(kind) if kind else None
         async with aclosing(self._entries(topology.metrics, Metrics, start, subject)) as metrics:
             async for each in metrics:
@@ -131,6 +155,8 @@ class Run(RunOrders):
     async def events(self, level: str = "", *, start: Start = "new") -> AsyncGenerator[Event, None]:
         """What a person may want to know: level info, warning or error."""
         topology = self._bus.topology
+        if level:
+            self._check("level of events", level, EVENT_LEVELS)
         subject = topology.event(level) if level else None
         async with aclosing(self._entries(topology.events, Event, start, subject)) as events:
             async for event in events:
@@ -146,6 +172,7 @@ class Run(RunOrders):
     async def _entries(
         self, stream: str, kind: type[M], start: Start, subject: str | None = None
     ) -> AsyncGenerator[M, None]:
+        self._check("start", start, get_args(Start))
         async with aclosing(self._bus.logs.read(stream, subject=subject, start=start)) as entries:
             async for entry in entries:
                 if isinstance(entry.message, kind):

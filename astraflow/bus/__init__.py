@@ -4,6 +4,7 @@
     bus           the bus on NATS
     certificates  a certificate authority of our own and the server's certificate, for `astraflow bus --secure`
     claims        messages of any size
+    cluster       nats-server's settings of a cluster
     core          core messages
     counters      what the bus counts, and which gauges people see of it
     deadletters   where messages go that can't be read
@@ -27,6 +28,7 @@
     secure        the folder of a secured server
     server        a nats-server of our own, as a child process
     serverinfo    whether a server is one that AstraFlow can work with
+    serversettings  the settings of a nats-server of our own, and what its own words say of a start that failed
     session       one life of one nats-py client
     topology      names of a run's subjects, streams, consumers and keys
     trust         who we are to the server, and why we trust it
@@ -45,6 +47,7 @@
 """
 
 from astraflow.bus.bus import NatsBus
+from astraflow.bus.cluster import ClusterDoor
 from astraflow.bus.entries import Cursor, DeadLetter, KvEntry, KvUpdate, LogEntry, LogState, PublishAck
 from astraflow.bus.interface import Bus, CoreFeed, Delivery, WorkQueue
 from astraflow.bus.leaf import HUB_DOMAIN, HubDoor, LeafDoor
@@ -58,6 +61,7 @@ __all__ = [
     "HUB_DOMAIN",
     "Bus",
     "BusOptions",
+    "ClusterDoor",
     "Consumer",
     "CoreFeed",
     "Cursor",

@@ -11,7 +11,7 @@ from astraflow.messages.printable import with_printable_texts
 
 
 def admit(data: bytes, *, row: Row, run: str) -> Decoded:
-    """Decode a message of `row`'s stream. Raises MessageError: malformed, of another type, or of another run."""
+    """Decode a message of `row`'s stream. Raises MessageError: malformed, of another type, of another run or policy."""
     decoded = decode(data)
     name = type(decoded.message).__name__
     if type(decoded.message) not in row.messages:
@@ -21,6 +21,9 @@ def admit(data: bytes, *, row: Row, run: str) -> Decoded:
         raise MessageError(
             f"{name} {decoded.envelope.id!r} in {row.stream} is of run {decoded.envelope.run!r}, this is {run!r}"
         )
+    policy = getattr(decoded.message, "policy", row.policy)
+    if row.policy and policy != row.policy:
+        raise MessageError(f"{name} {decoded.envelope.id!r} in {row.stream} is of policy {policy!r}")
     if row.for_people:
         return Decoded(decoded.envelope, with_printable_texts(decoded.message))
     return decoded

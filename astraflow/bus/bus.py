@@ -31,7 +31,7 @@ from astraflow.bus.telling import tell_event, tell_metrics
 from astraflow.bus.topology import Topology
 from astraflow.bus.trust import BusOptions
 from astraflow.concurrency import Background
-from astraflow.errors import BusError, DeniedError, LinkLostError
+from astraflow.errors import BusError, DeniedError, LinkLostError, NoAnswerError
 from astraflow.messages import Envelope, Message, Metrics, RunRecord, encode, encode_envelope
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,8 @@ class NatsBus:
         self._ensured = False
         size = topology.limits.max_message_bytes
         relief = {row.stream: row.relief for row in topology.rows}
-        publisher = Publisher(link, self.counters, relief=relief)
+        self._restoring = False
+        publisher = Publisher(link, self.counters, relief=relief, unanswered=self._restore_streams)
         self.waits = publisher.waits
         self.parts = NatsParts(link, publisher, max_message_bytes=size)
         self._claims = Claims(link, topology, publisher, self.parts)
@@ -123,13 +124,29 @@ class NatsBus:
         """The runs on this server in this bus's region, by name. Raises BusError if the credentials don't allow it."""
         return await until_answered(self.link, partial(read_runs, region=self.topology.region))
 
+    async def _restore_streams(self) -> None:
+        """Make streams anew that somebody deleted under us; those who may not wait until somebody who may has."""
+        if not self._ensured or self._restoring:
+            return
+        self._restoring = True
+        try:
+            made = await ensure(await self.link.session(), self.topology)
+        except BusError as exc:
+            log.debug("bus.not_restored", extra={"why": str(exc)})
+            return
+        finally:
+            self._restoring = False
+        if made:
+            text = f"somebody deleted {', '.join(made)}; made anew, and every process writes again what it knows"
+            await self.event("error", "stream-rebuilt", text)
+
     async def _on_connect(self, session: Session) -> None:
         """Memory streams are gone after a restart of the server; a wiped server has nothing."""
         if not self._ensured:
             return
         try:
             await ensure(session, self.topology)
-        except (LinkLostError, BusError) as exc:
-            if isinstance(exc, LinkLostError):
-                raise
+        except (LinkLostError, NoAnswerError):
+            raise
+        except BusError as exc:
             log.error("bus.ensure_failed", extra={"why": str(exc)})

@@ -6,7 +6,16 @@ from pathlib import Path
 
 from astraflow.bus.names import ANY, Names
 from astraflow.bus.rights import Rights, rights_of
-from astraflow.bus.wiring import EVERYBODY, FAMILIES, CoreSubject, KeyFamily, Limits, Row, core_subjects, home_rows
+from astraflow.bus.wiring import (
+    EVERYBODY,
+    FAMILIES,
+    CoreSubject,
+    KeyFamily,
+    Limits,
+    Row,
+    core_subjects,
+    home_rows,
+)
 from astraflow.messages.roles import Role
 
 HEAD = """\
@@ -16,7 +25,8 @@ Everything that travels on the bus. Made from `astraflow/bus/wiring.py` by `make
 
 Subjects stand behind `af.<run>.`, streams behind `AF_<run>_<region>_`; `*` is one token: an environment, a policy, an
 actor, a digest. A message that is too big for one is stored as parts. In a region away from home the KV bucket and the
-weights are mirrors; episodes, metrics and events go to the hub through outboxes.
+weights are mirrors; episodes, metrics and events go to the hub through outboxes. A server that stands alone keeps one
+copy of a stream; a cluster keeps three (or `bus.replicas`), and all of them in files.
 """
 
 
@@ -63,9 +73,13 @@ def _stream(row: Row, names: Names) -> tuple[str, ...]:
         _roles(row.readers) or "one at a time",
         row.released,
         _roles(row.purgers),
-        f"{'work queue' if row.queue else 'log'}, {'memory' if row.memory else 'file'}, ×{row.replicas}",
+        f"{'work queue' if row.queue else 'log'}, {_storage(row)}",
         bound + (f", `{row.bound_key}`" if row.bound_key else ""),
     )
+
+
+def _storage(row: Row) -> str:
+    return ("memory" if row.memory else "file") + (f", ×{row.replicas}" if row.replicas else "")
 
 
 def _family(family: KeyFamily) -> tuple[str, ...]:

@@ -11,27 +11,28 @@ from astraflow.bus.leaf import HUB_DOMAIN
 from astraflow.bus.publish import NO_STORAGE
 from astraflow.bus.session import Session
 from astraflow.bus.topology import Topology
-from astraflow.bus.wiring import Consumer, Limits, Mirror, Row
+from astraflow.bus.wiring import CLUSTER_REPLICAS, Consumer, Limits, Mirror, Row
 from astraflow.concurrency import in_parallel
 from astraflow.errors import ApiError, BusError, DeniedError
 
 _STREAM_EXISTS = 10058  # with other settings
 _STREAM_MISSING = 10059
 _CONSUMER_MISSING = 10014
+_TOO_FEW_SERVERS = frozenset({10005, 10074})  # no peers to place it on; not a cluster
 SECOND_NS = 1_000_000_000
 WORKERS = 8
 _MAX_WAITING = 8192  # pull requests that a consumer holds: one per rollout or policy process
 
 
 def stream_config(row: Row) -> dict[str, Any]:
-    """JetStream's form of a row."""
+    """JetStream's form of a row, but for what `_by_server` adds: there, what a stream has is right."""
     if row.mirror is not None:
         return _mirror_config(row, row.mirror)
     config: dict[str, Any] = {
         "name": row.stream,
         "subjects": [*row.subjects, *row.parts],
         "retention": "workqueue" if row.queue else "limits",
-        "storage": "memory" if row.memory else "file",
+        **({} if row.memory else {"storage": "file"}),
         "discard": "new" if row.push_back else "old",
         "discard_new_per_subject": row.queue and row.max_per_subject > 0,
         "max_msgs_per_subject": row.max_per_subject or -1,
@@ -39,7 +40,7 @@ def stream_config(row: Row) -> dict[str, Any]:
         "max_msg_size": row.max_message_bytes or -1,
         "max_age": int(row.max_age_s * SECOND_NS),
         "duplicate_window": int(row.duplicate_window_s * SECOND_NS),
-        "num_replicas": row.replicas,
+        **_replicas(row),
         "allow_direct": True,
         "allow_atomic": row.atomic,
         "allow_msg_ttl": row.message_ttl,
@@ -50,6 +51,22 @@ def stream_config(row: Row) -> dict[str, Any]:
         config["subject_delete_marker_ttl"] = int(row.marker_ttl_s * SECOND_NS)
         config["allow_rollup_hdrs"] = True
     return config
+
+
+def _replicas(row: Row) -> dict[str, Any]:
+    return {"num_replicas": row.replicas} if row.replicas else {}
+
+
+def _by_server(row: Row, cluster: str) -> dict[str, Any]:
+    """How many servers keep it, and where.
+
+    In a cluster nothing is kept in memory: a server that comes back with an empty one has no vote until the others have
+    filled it, so that the next loss would leave a stream without a majority although two servers are there.
+    """
+    return {
+        "num_replicas": row.replicas or (CLUSTER_REPLICAS if cluster else 1),
+        "storage": "memory" if row.memory and not cluster else "file",
+    }
 
 
 def _republished(row: Row) -> dict[str, Any]:
@@ -66,31 +83,41 @@ def _mirror_config(row: Row, mirror: Mirror) -> dict[str, Any]:
             "subject_transforms": [{"src": mirror.subjects, "dest": mirror.subjects_here}],
         },
         "max_msgs_per_subject": row.max_per_subject or -1,
-        "num_replicas": row.replicas,
+        **_replicas(row),
         "allow_direct": True,
         "allow_msg_ttl": row.message_ttl,
         **({"republish": _republished(row)} if row.news else {}),
     }
 
 
-async def ensure(session: Session, topology: Topology) -> None:
-    """Idempotent. Raises BusError for a stream with other settings, or what `Session.request` raises."""
+async def ensure(session: Session, topology: Topology) -> list[str]:
+    """Idempotent; returns the streams that were missing.
+
+    Raises BusError for a stream with other settings, or what `Session.request` raises.
+    """
+
+    made: list[str] = []
 
     async def ensure_row(row: Row) -> None:
-        await _ensure_stream(session, row)
+        if await _ensure_stream(session, row):
+            made.append(row.stream)
         for consumer in row.consumers:
             await _ensure_consumer(session, row.stream, consumer, topology.limits)
 
     await in_parallel(topology.rows, ensure_row, workers=WORKERS)
+    return made
 
 
-async def _ensure_stream(session: Session, row: Row) -> None:
+async def _ensure_stream(session: Session, row: Row) -> bool:
+    """Whether it had to be made."""
     wanted = stream_config(row)
     found = await _found(session, f"STREAM.INFO.{row.stream}", _STREAM_MISSING)
+    missing = found is None
     if found is None:
         await _create_stream(session, row, wanted)
         found = await _found(session, f"STREAM.INFO.{row.stream}", _STREAM_MISSING) or {}
     check_same(row.stream, wanted, found)
+    return missing
 
 
 def check_same(stream: str, wanted: dict[str, Any], found: dict[str, Any]) -> None:
@@ -106,8 +133,9 @@ def check_same(stream: str, wanted: dict[str, Any], found: dict[str, Any]) -> No
 
 
 async def _create_stream(session: Session, row: Row, wanted: dict[str, Any]) -> None:
+    by_server = _by_server(row, session.cluster)
     try:
-        await session.api(f"STREAM.CREATE.{row.stream}", wanted)
+        await session.api(f"STREAM.CREATE.{row.stream}", {**wanted, **by_server})
     except DeniedError as exc:
         raise DeniedError(f"stream {row.stream} isn't there, and {exc}; start the run with `astraflow up`") from exc
     except ApiError as exc:
@@ -115,6 +143,12 @@ async def _create_stream(session: Session, row: Row, wanted: dict[str, Any]) -> 
             raise BusError(
                 f"nats-server has no room for stream {row.stream} (max_bytes={row.max_bytes}): raise its "
                 f"max_file_store, or lower the bounds in [bus]"
+            ) from exc
+        if exc.err_code in _TOO_FEW_SERVERS and (replicas := by_server["num_replicas"]) > 1:
+            where = f"cluster {session.cluster}" if session.cluster else "this server, which is in no cluster,"
+            raise BusError(
+                f"stream {row.stream} is to be kept by {replicas} servers, and {where} has too few that answer: "
+                f"{exc.description}; start the others, or set bus.replicas = 1 and lose the run with its server"
             ) from exc
         if exc.err_code != _STREAM_EXISTS:  # somebody else has just created it
             raise

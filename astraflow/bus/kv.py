@@ -20,7 +20,7 @@ from astraflow.bus.link import Link
 from astraflow.bus.names import Kind
 from astraflow.bus.parts import part_size
 from astraflow.bus.publish import Publisher, Stored, read_stored
-from astraflow.bus.reader import LOOK_EVERY_S, Raw, Reader, reading, server_time
+from astraflow.bus.reader import LOOK_EVERY_S, Raw, Reader, reading, stream_identity
 from astraflow.bus.retry import RETRY_S, until_answered
 from astraflow.bus.session import Session
 from astraflow.bus.topology import Topology
@@ -55,6 +55,10 @@ def admit_value(stored: Stored, topology: Topology) -> Decoded:
     family = family_of(key)
     if family is not None and type(decoded.message) is not family.message:
         raise MessageError(f"KV key {key} holds a {type(decoded.message).__name__}")
+    if family is not None and family.tokens == ("policy",):
+        (policy,) = family.tokens_of(key)
+        if getattr(decoded.message, "policy", policy) != policy:
+            raise MessageError(f"KV key {key} holds what is of another policy")
     return decoded
 
 
@@ -152,8 +156,10 @@ class NatsKv:
         names, session = self._topology, await self._link.session()
         unseen, caught_up = set(known), False
         pattern = names.kv_pattern(prefix)
-        began_at = await server_time(session, names.kv_stream(prefix))
-        readers = [Reader(session, names.kv_stream(prefix), pattern, start=1, began_at=began_at)]
+        streams = [names.kv_stream(prefix)] if prefix else [names.kv_stream(prefix), names.members]
+        identities = [await stream_identity(session, stream) for stream in streams]
+        began_at = identities[0][1]
+        readers = [Reader(session, streams[0], pattern, start=1, began_at=began_at)]
         if not prefix:
             pattern = f"{names.root}.>"
             readers.append(Reader(session, names.members, pattern, start=1, began_at=began_at))
@@ -172,6 +178,9 @@ class NatsKv:
                     continue
                 gone = list(unseen)
                 if caught_up and (now := clock.monotonic()) - looked_at >= LOOK_EVERY_S:
+                    for stream, (incarnation, _) in zip(streams, identities, strict=True):
+                        if (await stream_identity(session, stream))[0] != incarnation:
+                            return  # made anew: what is written there is numbered from 1, below what was read
                     looked_at, gone = now, await self._expired(session, pattern, known)
                 unseen.clear()
                 for key in gone:

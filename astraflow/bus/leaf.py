@@ -9,7 +9,9 @@ from typing import Protocol
 from urllib.parse import quote, urlsplit
 
 from astraflow.bus.names import region_prefix
+from astraflow.bus.serversettings import quoted
 from astraflow.errors import ConfigError
+from astraflow.ports import host_port
 
 HUB_DOMAIN = "hub"  # JetStream's domain in the server of a run's home region
 _LINK_USER = "region"  # who leaf servers are where a token lets in
@@ -40,9 +42,9 @@ class HubDoor:
 
     def settings(self, token: str) -> str:
         return _block(
-            f'listen: "{self.host}:{self.port}"',
+            f'listen: "{host_port(self.host, self.port)}"',
             "no_advertise: true  # a leaf behind NAT would learn an address that it can't reach, and bypass its proxy",
-            f'authorization {{ user: "{_LINK_USER}", password: "{token}", timeout: 5 }}',
+            f"authorization {{ user: {quoted(_LINK_USER)}, password: {quoted(token)}, timeout: 5 }}",
         )
 
 
@@ -76,8 +78,7 @@ class LeafDoor:
             raise ConfigError(f"hub address {self.url!r} is not like nats://HOST:{_DEFAULT_PORT}") from exc
         if parts.scheme not in ("nats", "nats-leaf") or not parts.hostname:
             raise ConfigError(f"hub address {self.url!r} is not like nats://HOST:{_DEFAULT_PORT}")
-        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-        return f"nats-leaf://{_LINK_USER}:{quote(self.token, safe='')}@{host}:{port}"
+        return f"nats-leaf://{_LINK_USER}:{quote(self.token, safe='')}@{host_port(parts.hostname, port)}"
 
 
 def _block(*lines: str) -> str:

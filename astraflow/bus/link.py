@@ -8,23 +8,25 @@ import asyncio
 import importlib
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from astraflow.bus.incoming import guard
 from astraflow.bus.session import Session
 from astraflow.bus.trust import BusOptions, credentials, inbox_of, insist_on_tls, trust, why_distrusted
+from astraflow.concurrency import first_of
 from astraflow.errors import BusError, DeniedError, LinkLostError, NoAnswerError
 
 log = logging.getLogger(__name__)
 
 _PING_EVERY_S = 2.0  # a half-open connection is noticed within four times this
 _FAR_ANSWER_WITHIN_S = 60.0  # behind a thin link, where weights may be ahead of the answer
+_CLUSTER_ANSWER_FIRST_S = 0.5  # another server may answer while this one waits for a leader
 RETRY_FIRST_S, RETRY_MOST_S = 0.05, 1.0
 
 
-async def open_session(options: BusOptions, *, name: str, epoch: int) -> Session:
-    """A connected session.
+async def open_session(options: BusOptions, *, name: str, epoch: int, others: Sequence[str] = ()) -> Session:
+    """A connected session, with one of the servers of `options` in any order, else of the `others`.
 
     Raises: DeniedError if server and client don't trust each other; LinkLostError if no server can be reached.
     """
@@ -38,6 +40,9 @@ async def open_session(options: BusOptions, *, name: str, epoch: int) -> Session
         **credentials(options.credentials_file),
         **trust(options.ca_file),
     }
+    servers = [url.strip() for url in options.url.split(",")]
+    random.shuffle(servers)  # so that clients spread over a cluster
+    servers += others
     client = Client()
     guard(client)
     if options.ca_file or "tls://" in options.url:
@@ -45,7 +50,8 @@ async def open_session(options: BusOptions, *, name: str, epoch: int) -> Session
     session = Session(client, epoch=epoch, inbox=inbox_of(options, name), domain=options.domain)
     try:
         await client.connect(
-            servers=[url.strip() for url in options.url.split(",")],
+            servers=servers,
+            dont_randomize=True,
             name=name,
             error_cb=session.on_error,
             closed_cb=session.on_closed,
@@ -84,6 +90,7 @@ class Link:
         self.up = asyncio.Event()
         self._made_anew = asyncio.Event()
         self._session: Session | None = None
+        self._others: tuple[str, ...] = ()
         self._closed = False
 
     async def start(self) -> None:
@@ -104,6 +111,7 @@ class Link:
                 f"{reason or f'{self.options.url} does not answer'} (tried for {self.options.connect_timeout_s:g} s); "
                 f"start a server there or give another url"
             ) from reason
+        self._note_others(self._session)
         self.up.set()
 
     @property
@@ -165,7 +173,7 @@ class Link:
                 async with asyncio.timeout(min(_PING_EVERY_S, self._answer_s)):
                     await session.lost.wait()
             except TimeoutError:
-                session.expire(max(self._answer_s, _FAR_ANSWER_WITHIN_S) if session.far else self._answer_s)
+                session.expire(self._overdue_s(session))
                 received = session.received
                 try:
                     await session.flush(_PING_EVERY_S)
@@ -183,13 +191,13 @@ class Link:
             log.warning("bus.close_hangs", extra={"url": self.options.url})
 
     async def _reopen(self, epoch: int) -> Session:
-        wait_s = RETRY_FIRST_S
+        wait_s, patience_s = RETRY_FIRST_S, _CLUSTER_ANSWER_FIRST_S
         while True:
             try:
-                session = await open_session(self.options, name=self.name, epoch=epoch)
+                session = await open_session(self.options, name=self.name, epoch=epoch, others=self._others)
+                self._note_others(session)
                 try:
-                    if self.on_connect is not None:
-                        await self.on_connect(session)
+                    await self._prepare(session, patience_s)
                 except (LinkLostError, NoAnswerError):
                     await self._bury(session)
                     raise
@@ -200,6 +208,32 @@ class Link:
                 level = logging.WARNING if isinstance(exc, DeniedError) else logging.DEBUG
                 log.log(level, "bus.unreachable", extra={"url": self.options.url, "why": str(exc)})
                 await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))
-                wait_s = min(2 * wait_s, RETRY_MOST_S)
+                wait_s, patience_s = min(2 * wait_s, RETRY_MOST_S), 2 * patience_s
             else:
                 return session
+
+    async def _prepare(self, session: Session, patience_s: float) -> None:
+        """Run `on_connect`. Nobody watches the session yet, and a server that elects a leader lets questions fall.
+
+        `patience_s`: how long a server of a cluster has for an answer.
+        """
+        if self.on_connect is None:
+            return
+        answer_s = min(patience_s, self._answer_s) if session.cluster else self._overdue_s(session)
+
+        async def hurry() -> None:
+            while True:
+                await asyncio.sleep(answer_s / 4)
+                session.expire(answer_s)
+
+        await first_of(self.on_connect(session), hurry())
+
+    def _overdue_s(self, session: Session) -> float:
+        return max(self._answer_s, _FAR_ANSWER_WITHIN_S) if session.far else self._answer_s
+
+    def _note_others(self, session: Session) -> None:
+        """The cluster's servers, as one of them tells: whoever was given one address finds the rest when it dies."""
+        given = self.options.url.replace(" ", "").split(",")
+        scheme = f"{given[0].partition('://')[0]}://" if "://" in given[0] else ""
+        known = {url.rpartition("://")[2].rpartition("@")[2].rstrip("/") for url in given}
+        self._others = tuple(f"{scheme}{at}" for at in session.server.get("connect_urls") or () if at not in known)

@@ -142,6 +142,8 @@ def check_cursor(stream: str, cursor: Cursor, state: LogState, stored: Stored | 
         raise CursorError(f"{where} is beyond the log, {span}: the log lost messages; {restore}")
     if cursor.sequence == 0 and state.first_sequence <= 1:
         return
+    if stored is None and cursor.sequence >= state.first_sequence > 0:
+        raise CursorError(f"{where} was removed from the log, {span}: somebody deleted messages there; {restore}")
     if stored is None:
         raise CursorError(
             f"{where} is below the log, {span}: it was purged past the reader; resume from a newer snapshot or "

@@ -36,7 +36,9 @@ NO_STORAGE = frozenset({10023, 10047})  # the server's own limit is reached
 _WRONG_SEQUENCE = frozenset({10071, 10164})
 DUPLICATE_IN_BATCH = 10201
 _BATCH_RETRY = frozenset({10176, 10210})  # incomplete (timed out), too many under way
+_IN_PROCESS = 10158  # an earlier try of the same message, which the servers of a cluster haven't agreed on yet
 RETRY_FIRST_S, RETRY_MOST_S = 0.02, 0.5
+_MISSING_AFTER_S = 1.0  # a server that has just started answers before
 _WARN_FIRST_S = 10.0  # a publish that waits this long says so, then after twice as long
 NO_ANSWER_YET = "no answer yet"
 _WINDOW_BYTES = 8 << 20  # publishes under way
@@ -102,8 +104,20 @@ def fenced(subject: str, tail: Stored | None, msg_id: str, expected: int | None)
 class Publisher:
     """Publishes for everybody in this process, in one bounded window."""
 
-    def __init__(self, link: Link, counters: Counter[str], *, relief: Mapping[str, str]) -> None:
-        """`relief`: by stream, who makes room in it or how its bound is raised."""
+    def __init__(
+        self,
+        link: Link,
+        counters: Counter[str],
+        *,
+        relief: Mapping[str, str],
+        unanswered: Callable[[], Awaitable[None]],
+    ) -> None:
+        """
+        Args:
+            relief: by stream, who makes room in it or how its bound is raised.
+            unanswered: called while nobody takes what is published, as if its stream weren't there.
+        """
+        self._unanswered = unanswered
         self._link = link
         self._counters = counters
         self._relief = relief
@@ -157,7 +171,11 @@ class Publisher:
                     except LinkLostError as exc:
                         reason = str(exc)
                         continue  # session() waits for the next one
-                    except (NoAnswerError, FullError) as exc:
+                    except NoAnswerError as exc:
+                        reason = str(exc)
+                        if clock.monotonic() - start_s > _MISSING_AFTER_S:
+                            await self._unanswered()
+                    except FullError as exc:
                         reason = str(exc)
                     self.waits.note(number, what, reason)
                     self._counters[f"publish.waits.{reason.partition(':')[0]}"] += 1
@@ -191,8 +209,8 @@ class Publisher:
             raise FullError(
                 f"nats-server has no room left: {error.description}; free disk space or raise its max_file_store"
             )
-        if error.err_code in _BATCH_RETRY or error.code == 429:
-            raise NoAnswerError(f"batch isn't stored: {error.description}")
+        if error.err_code in _BATCH_RETRY or error.err_code == _IN_PROCESS or error.code == 429:
+            raise NoAnswerError(f"{subject} isn't stored: {error.description}")
         if error.err_code == _STORE_FAILED or error.code < 500:
             raise BusError(
                 f"stream {answer.stream} refused {subject}: {error.description} (err_code {error.err_code}); "

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_NOT_FOUND = 404
+_EMPTY = {"num_pending": 0, "num_ack_pending": 0}
+
 EXPIRES_S = 5.0  # short: a frozen process's open pull swallows messages
 _HEARTBEAT_S = 1.0
 RETRY_S = 0.1
@@ -316,4 +319,10 @@ class NatsQueues:
         for row in self._topology.rows:
             for consumer in row.consumers:
                 request = f"CONSUMER.INFO.{row.stream}.{consumer.name}"
-                yield consumer.depth_key, await until_answered(self._link, partial(Session.api, request=request))
+                try:
+                    info = await until_answered(self._link, partial(Session.api, request=request))
+                except ApiError as exc:
+                    if not (row.memory and exc.code == _NOT_FOUND):
+                        raise
+                    info = _EMPTY  # it went with its server, and comes back with whoever needs it
+                yield consumer.depth_key, info

@@ -59,9 +59,10 @@ async def stream_info(session: Session, stream: str) -> tuple[LogState, float]:
     return found, _server_seconds(info["ts"])
 
 
-async def server_time(session: Session, stream: str) -> float:
-    """As `stream_info`, but raises ApiError if there is no such stream (yet)."""
-    return _server_seconds((await session.api(f"STREAM.INFO.{stream}"))["ts"])
+async def stream_identity(session: Session, stream: str) -> tuple[str, float]:
+    """Which stream of that name it is, and the server's time. Raises ApiError if there is none (yet)."""
+    info = await session.api(f"STREAM.INFO.{stream}")
+    return info["created"], _server_seconds(info["ts"])
 
 
 def _server_seconds(moment: str) -> float:
@@ -93,7 +94,7 @@ async def read_raw(
             if incarnation and state.incarnation != incarnation:
                 raise CursorError(
                     f"stream {stream} was made anew: it is {state.incarnation}, the reader is in {incarnation}; "
-                    f"restore the server's store folder, or start the run afresh"
+                    f"restore the server's store folder, or start the run afresh (`up --fresh`)"
                 )
             reader = Reader(session, stream, subject, start=start, began_at=began_at)
             async with aclosing(reading(session, [reader], news=news)) as messages:

@@ -17,6 +17,7 @@ from astraflow.bus.certificates import make_certificates
 from astraflow.bus.names import check_name
 from astraflow.bus.private import write_private
 from astraflow.bus.rights import BOUND, between, news_of, rights_of, services_of
+from astraflow.bus.serversettings import quoted
 from astraflow.bus.topology import Topology
 from astraflow.errors import ConfigError
 from astraflow.extras import install_hint
@@ -40,7 +41,7 @@ class SecureFolder:
         """Lines of nats-server's settings: TLS, and the accounts file beside them."""
         at = self.path.resolve()
         return (
-            f'tls {{ cert_file: "{at}/server.pem", key_file: "{at}/server.key", timeout: 5 }}\n'
+            f"tls {{ cert_file: {quoted(f'{at}/server.pem')}, key_file: {quoted(f'{at}/server.key')}, timeout: 5 }}\n"
             f'include "{_ACCOUNTS_FILE}"'
         )
 

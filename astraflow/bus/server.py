@@ -17,12 +17,14 @@ from pathlib import Path
 
 from astraflow import clock
 from astraflow.bus import orphan
+from astraflow.bus.cluster import ClusterDoor
 from astraflow.bus.leaf import LeafLink
 from astraflow.bus.private import write_private
+from astraflow.bus.serversettings import last_words, quoted, settings, why_not_started
 from astraflow.bus.trust import BusOptions
 from astraflow.errors import BusError
 from astraflow.lifeline import dies_with_parent
-from astraflow.ports import free_port
+from astraflow.ports import free_port, host_port, listening
 
 log = logging.getLogger(__name__)
 
@@ -33,28 +35,6 @@ STOP_WITHIN_S = 5.0
 _PROBE_EVERY_S = 0.005
 PROBE_WITHIN_S = 0.5
 _PORT_TRIES = 5
-_NO_STORE_BOUND = 1 << 50  # streams reserve their bounds, which a small disk may never come to
-
-_CONFIG = """\
-# written by astraflow; changes are lost
-listen: "{host}:{port}"
-server_name: "{name}"
-{security}
-{links}
-jetstream {{
-  {domain}
-  store_dir: "{store}"
-  sync_interval: always
-  max_file_store: {max_store_bytes}
-}}
-log_file: "{log}"
-pid_file: "{pid}"
-max_payload: 1048576
-max_pending: 268435456
-ping_interval: "10s"
-ping_max: 2
-write_deadline: "10s"
-"""
 
 
 class EmbeddedServer:
@@ -70,10 +50,11 @@ class EmbeddedServer:
         security: str = "",
         max_store_bytes: int = 0,
         leaf: LeafLink | None = None,
+        cluster: ClusterDoor | None = None,
     ) -> None:
         """`port` 0 = a free one. `token` "" = the one in the folder, or a new one. `max_store_bytes` 0 = the disk.
         `security`: lines of nats-server's settings in place of the token (`SecureFolder.settings`).
-        `leaf`: takes part in a hub with leaf servers, on either end."""
+        `leaf`: takes part in a hub with leaf servers, on either end. `cluster`: is one of several equal servers."""
         self.folder = folder
         self.host = host
         self.port = port
@@ -82,11 +63,12 @@ class EmbeddedServer:
         self._security = security
         self._max_store_bytes = max_store_bytes
         self._leaf = leaf
+        self.cluster = cluster
         self._process: asyncio.subprocess.Process | None = None
 
     @property
     def url(self) -> str:
-        return f"nats://{self.host}:{self.port}"
+        return f"nats://{host_port(self.host, self.port)}"
 
     @property
     def pid(self) -> int:
@@ -119,11 +101,11 @@ class EmbeddedServer:
             raise BusError(f"nats-server's folder {self.folder} can't be used: {exc}") from exc
         lock = await self._lock()
         try:
+            self._check_cluster_port()
             for attempt in range(_PORT_TRIES):
                 if self._any_port:
-                    self.port = self.port or free_port(self.host)
-                self._write_config()
-                if await self._try_start(binary, lock):
+                    self.port = self.port or self._free_port()
+                if await self._try_start(binary, lock, name=self._write_config()):
                     self._any_port = False  # when it is started again, clients look for it here
                     return
                 if not self._any_port or attempt == _PORT_TRIES - 1:
@@ -141,7 +123,8 @@ class EmbeddedServer:
         return await self._process.wait()
 
     async def stop(self) -> None:
-        """SIGTERM, then SIGKILL. Idempotent."""
+        """SIGTERM, then SIGKILL, which comes at once if this is cancelled: a server whose disk is full ignores SIGTERM.
+        Idempotent."""
         process = self._process
         if process is None or process.returncode is not None:
             return
@@ -150,8 +133,11 @@ class EmbeddedServer:
             async with asyncio.timeout(STOP_WITHIN_S):
                 await process.wait()
         except TimeoutError:
-            process.kill()
-            await process.wait()
+            pass
+        finally:
+            if process.returncode is None:
+                process.kill()
+        await process.wait()
 
     def _settle_token(self) -> None:
         if self._security:
@@ -161,21 +147,43 @@ class EmbeddedServer:
         self.token = self.token or secrets.token_urlsafe(32)
         write_private(self.token_file, self.token)
 
-    def _write_config(self) -> None:
-        store = self.folder.resolve() / "store"
-        text = _CONFIG.format(
+    def _check_cluster_port(self) -> None:
+        """nats-server takes clients before it finds out. Raises BusError if the cluster's port can't be had."""
+        if (door := self.cluster) is None:
+            return
+        try:
+            listening(door.host, door.port).close()
+        except OSError as exc:
+            raise BusError(
+                f"nats-server can't hear the other servers of its cluster on {host_port(door.host, door.port)}: "
+                f"{os.strerror(exc.errno) if exc.errno else exc}; choose another --cluster-listen"
+            ) from exc
+
+    def _settle_name(self) -> str:
+        """One for the life of its store: a cluster knows by it who has which copies."""
+        file = self.folder / "store" / "name"
+        if name := file.read_text().strip() if file.exists() else "":
+            return name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        name = f"astraflow-{secrets.token_hex(4)}"
+        write_private(file, name)
+        return name
+
+    def _write_config(self) -> str:
+        """Returns the server's name."""
+        name = self._settle_name()
+        text = settings(
+            self.folder.resolve(),
             host=self.host,
             port=self.port,
-            name=f"astraflow-{secrets.token_hex(4)}",
-            security=self._security or f'authorization {{ token: "{self.token}" }}',
-            store=store,
-            links=self._leaf.settings(self.token) if self._leaf else "",
-            domain=f"domain: {self._leaf.domain}" if self._leaf else "",
-            max_store_bytes=self._max_store_bytes or _NO_STORE_BOUND,
-            log=self.log_file.resolve(),
-            pid=self.folder.resolve() / "pid",
+            name=name,
+            security=self._security or f"authorization {{ token: {quoted(self.token)} }}",
+            links="\n".join(part.settings(self.token) for part in (self._leaf, self.cluster) if part is not None),
+            domain=self._leaf.domain if self._leaf else "",
+            max_store_bytes=self._max_store_bytes,
         )
         write_private(self._config_file, text)
+        return name
 
     async def _lock(self) -> int:
         """An exclusive lock on the folder that lives as long as the child. Raises BusError if another server has it."""
@@ -200,46 +208,54 @@ class EmbeddedServer:
             else:
                 return lock
 
-    async def _try_start(self, binary: str, lock: int) -> bool:
+    def _free_port(self) -> int:
+        try:
+            return free_port(self.host)
+        except OSError as exc:
+            said = f"{exc.strerror or exc}".lower()
+            why = why_not_started(said, host=self.host, port=0, folder=self.folder)
+            raise BusError(why or f"nats-server can't listen on {self.host}: {exc}") from exc
+
+    async def _try_start(self, binary: str, lock: int, *, name: str) -> bool:
         """False if the port is taken."""
         seen = self.log_file.stat().st_size if self.log_file.exists() else 0
-        self._process = await asyncio.create_subprocess_exec(
-            binary,
-            "-c",
-            str(self._config_file),
-            env=orphan.marked(dict(os.environ)),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
-            pass_fds=(lock,),
-            start_new_session=True,  # Ctrl-C is for us; the server goes last
-            preexec_fn=dies_with_parent(signal.SIGTERM),
-        )
+        with self.log_file.open("ab") as errors:  # what is wrong with its settings it says nowhere else
+            self._process = await asyncio.create_subprocess_exec(
+                binary,
+                "-c",
+                str(self._config_file),
+                env=orphan.marked(dict(os.environ)),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=errors,
+                stderr=errors,
+                pass_fds=(lock,),
+                start_new_session=True,  # Ctrl-C is for us; the server goes last
+                preexec_fn=dies_with_parent(signal.SIGTERM),
+            )
         deadline = clock.monotonic() + READY_WITHIN_S
         while self._process.returncode is None and clock.monotonic() < deadline:
-            if await self._answers():
+            if await self._answers(name):
                 return True
             await asyncio.sleep(_PROBE_EVERY_S)
+        code = self._process.returncode
         await self.stop()
-        said = self.log_file.read_bytes()[seen:].decode("utf-8", "replace") if self.log_file.exists() else ""
-        if "listening on leafnode port" in said:
-            where = said.partition("listening on leafnode port:")[2].splitlines()[0].strip()
-            raise BusError(f"nats-server can't take leaf servers on port {where}; choose another --leaf-listen")
-        if "address already in use" in said:
+        said = self.log_file.read_bytes()[seen:].decode("utf-8", "replace")
+        if "listening on leafnode port" not in said and "address already in use" in said:
             return False
-        if "no space left" in said.lower():
-            raise BusError(f"nats-server can't start: the disk of {self.folder} is full; free some space")
-        last = "; ".join(said.strip().splitlines()[-3:]) or f"exit code {self._process.returncode}"
-        raise BusError(f"nats-server didn't start within {READY_WITHIN_S:g} s: {last}; see {self.log_file}")
+        if why := why_not_started(said, host=self.host, port=self.port, folder=self.folder):
+            raise BusError(why)
+        how = f"isn't ready after {READY_WITHIN_S:g} s" if code is None else f"didn't start (exit code {code})"
+        raise BusError(f"nats-server {how}: {last_words(said) or 'it said nothing'}; see {self.log_file}")
 
-    async def _answers(self) -> bool:
+    async def _answers(self, name: str) -> bool:
+        """Whether this server, not another one, takes connections."""
         try:
             reader, writer = await asyncio.open_connection(self.host, self.port)
         except OSError:
             return False
         try:
             async with asyncio.timeout(PROBE_WITHIN_S):  # somebody else may listen there and say nothing
-                return (await reader.readline()).startswith(b"INFO") and self.pid != 0
+                return quoted(name).encode() in await reader.readline() and self.pid != 0
         except (OSError, TimeoutError, ValueError):
             return False
         finally:

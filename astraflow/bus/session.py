@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 SUBJECT, SEQUENCE = "Nats-Subject", "Nats-Sequence"  # headers of every stored message that is read, of nothing else
 _LINGER_S = 0.02
+_NOT_READY = frozenset({10008, 10009})  # a cluster that elects a leader
 _CLOSE_WITHIN_S = 0.5
 _MAX_UNSENT_BYTES = 8 << 20  # above this a sender waits until the socket has taken what is buffered
 _DENIED = re.compile(r'permissions violation for (publish|subscription) to "([^"]+)"')
@@ -67,6 +68,12 @@ class Session:
     def server(self) -> dict[str, Any]:
         """What the server said of itself when it was connected to: `version`, `jetstream`, `max_payload`, …"""
         return self._client._server_info
+
+    @property
+    def cluster(self) -> str:
+        """The name of the cluster that the server belongs to; "" = it stands alone."""
+        name = str(self.server.get("cluster", ""))
+        return "" if name == self.server.get("server_name") else name  # so a leaf server that stands alone calls itself
 
     def reach(self, subject: str) -> str:
         """What to publish on for `subject` to be stored: keys don't pass into another domain by themselves."""
@@ -132,6 +139,8 @@ class Session:
         answer: dict[str, Any] = json.loads((await self.request(f"{self.api_prefix}.{request}", data)).data)
         if "error" in answer:
             error = answer["error"]
+            if error.get("err_code", 0) in _NOT_READY:
+                raise NoAnswerError(f"nats-server isn't ready for {request}: {error.get('description', '')}")
             raise ApiError(request, error.get("code", 0), error.get("err_code", 0), error.get("description", ""))
         return answer
 

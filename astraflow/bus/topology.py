@@ -57,6 +57,7 @@ def topology_of(config: RunConfig, *, region: str = "") -> Topology:
         max_weights_bytes=config.bus.max_weights_bytes,
         ack_wait_s=config.bus.ack_wait_s,
         answer_s=config.bus.answer_s,
+        replicas=config.bus.replicas if region in ("", config.bus.region) else 0,  # it is about the home's servers
     )
     return Topology(
         run=config.run.name,

@@ -46,6 +46,7 @@ _MEMBERS_S = 3600.0  # a record that nobody renews goes, whatever time to live i
 DUPLICATE_WINDOW_S = 600.0  # longer than any retry of a publish
 SHORT_WINDOW_S = 0.1  # the least that the server takes: a task that is brought again is meant to be played again
 _MARKER_TTL_S = 60.0
+CLUSTER_REPLICAS = 3  # the fewest with which the loss of one leaves a majority
 EVERYBODY = tuple(Role)
 _WATCHERS = (Role.RECORDER, Role.OBSERVER, Role.USER)
 
@@ -68,7 +69,7 @@ class Limits:
     ack_wait_s: float = 30.0
     answer_s: float = 5.0  # a request to the server without an answer for this long is sent again
     max_message_bytes: int = 512 << 10  # larger messages are split; the server's max_payload may lower it
-    replicas: int = 1
+    replicas: int = 0  # servers of a cluster that keep each stream; 0 = `CLUSTER_REPLICAS`, and 1 on a server alone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +106,7 @@ class Row:
     purgers: tuple[Role, ...] = ()  # who deletes what is released
     released: str  # when a message is acked, purged or replaced
     queue: bool = False  # work queue (each message to one consumer, gone when acked), else a log
-    memory: bool = False
+    memory: bool = False  # on a server that stands alone
     atomic: bool = False  # claims are stored together with their parts
     message_ttl: bool = False
     push_back: bool = True  # full: publishers wait. False: the oldest messages go
@@ -116,7 +117,7 @@ class Row:
     max_age_s: float = 0.0
     marker_ttl_s: float = 0.0  # how long the server says that a key has expired
     bound_key: str = ""  # the run file's key for the bound that pushes back
-    replicas: int = 1
+    replicas: int = 0  # see Limits
     consumers: tuple[Consumer, ...] = ()
     news: str = ""  # where it tells of each message, as a pattern that ends in `>`; "" = nowhere
     mirror: Mirror | None = None  # a copy of another stream, instead of a stream that is written here

@@ -24,13 +24,19 @@ def add(verbs: Verbs) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print pipeline and warnings as comments and the resolved file, or every mistake; returns the exit code."""
-    from astraflow.runfile import downloads, load, pipeline, question_sets, resolved, unseen_answers
+    from astraflow.runfile import downloads, load, pipeline, question_sets, resolved, tokenizer_notes, unseen_answers
 
     try:
         config = load(args.run_file, args.overrides)
     except ConfigError as exc:
         sys.stderr.write(f"astraflow: {exc}\n")
         return _MISTAKES
-    lines = (*pipeline(config), *question_sets(config), *downloads(config), *unseen_answers(config))
+    lines = (
+        *pipeline(config),
+        *question_sets(config),
+        *downloads(config),
+        *tokenizer_notes(config),
+        *unseen_answers(config),
+    )
     sys.stdout.write("".join(f"# {line}\n" for line in lines) + "\n" + resolved(config))
     return 0

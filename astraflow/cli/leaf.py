@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from astraflow.cli.arguments import listen_address
 from astraflow.errors import ConfigError
 from astraflow.paths import user_path
-from astraflow.ports import host_for_others
+from astraflow.ports import host_for_others, host_port
 
 if TYPE_CHECKING:
     from astraflow.bus import EmbeddedServer, HubDoor
@@ -32,7 +32,8 @@ def door_of(args: argparse.Namespace) -> "HubDoor | None":
 
 def hub_greeting(token_file: Path, door: "HubDoor") -> str:
     """What to run in another region."""
-    command = ["astraflow", "bus", "--leaf", f"nats://{host_for_others(door.host)}:{door.port}", "--region", "REGION"]
+    url = f"nats://{host_port(host_for_others(door.host), door.port)}"
+    command = ["astraflow", "bus", "--leaf", url, "--region", "REGION"]
     return (
         f"and for another region, with its own name and a copy of {token_file}:\n"
         f"  {shlex.join([*command, '--token-file', str(token_file)])}\n"
@@ -41,21 +42,27 @@ def hub_greeting(token_file: Path, door: "HubDoor") -> str:
 
 def run(args: argparse.Namespace, host: str, port: int) -> int:
     """Serve until SIGTERM or Ctrl-C; the return value is the exit code. Raises ConfigError, BusError."""
-    from astraflow.actors.base.connection import TOKEN_VARIABLE, Connection
     from astraflow.bus import HUB_DOMAIN, EmbeddedServer, LeafDoor, Topology
 
     if args.region in (HUB_DOMAIN, "local"):
         raise ConfigError(f"--region {args.region} is the hub's; give this region a name of its own, e.g. --region eu")
     Topology(run="any", region=args.region, envs=(), policies=())
-    token_file = user_path(args.token_file) if args.token_file else None
-    token = os.environ.get(TOKEN_VARIABLE, "") if token_file is None else ""
-    secret = Connection(url="", region=args.region, token_file=token_file, token=token).options().token
+    secret = shared_token(args)
     if not secret:
         raise ConfigError("a leaf needs the hub's token: --token-file FILE, or the token itself in ASTRAFLOW_TOKEN")
     door = LeafDoor(url=args.leaf, region=args.region, token=secret)
     folder = args.folder or Path(f"leaf-{args.region}")
     server = EmbeddedServer(folder, host=host, port=port, token=secret, leaf=door)
     return asyncio.run(_serve(server, args.region, args.runs, args.leaf))
+
+
+def shared_token(args: argparse.Namespace) -> str:
+    """The secret of --token-file or ASTRAFLOW_TOKEN, which several servers share; "" = neither is given."""
+    from astraflow.actors.base.connection import TOKEN_VARIABLE, Connection
+
+    token_file = user_path(args.token_file) if args.token_file else None
+    token = os.environ.get(TOKEN_VARIABLE, "") if token_file is None else ""
+    return Connection(url="", region=args.region, token_file=token_file, token=token).options().token
 
 
 async def _serve(server: "EmbeddedServer", region: str, runs: list[str], hub: str) -> int:
@@ -82,7 +89,7 @@ async def _serve(server: "EmbeddedServer", region: str, runs: list[str], hub: st
 
 
 def _join_command(server: "EmbeddedServer", run: str, region: str) -> str:
-    url = f"nats://{host_for_others(server.host)}:{server.port}"
+    url = f"nats://{host_port(host_for_others(server.host), server.port)}"
     command = ["astraflow", "node", "--join", url, "--run", run, "--region", region]
     return shlex.join([*command, "--token-file", str(server.token_file)])
 

@@ -1,7 +1,8 @@
 """The `astraflow` command: verbs, their flags, and errors as one sentence on stderr.
 
-Exit codes, as documented in the README: 0 = well (`up`: the run has finished), 1 = failed (server, crash; for `check`:
-mistakes are found), 2 = a mistake in the run file or the flags, 5 = ended before its end by a person or a notice (stop,
+Exit codes, as documented in the README: 0 = well (`up`: the run has finished), 1 = failed (server, crash, code of
+the user's that a process of the run called; for `check`: mistakes are found), 2 = a mistake in the run file or the
+flags, and nothing was started, 5 = ended before its end by a person or a notice (stop,
 drain, Ctrl-C, preemption), 130 = interrupted while nothing was drained.
 Imports of a verb happen when it runs, so that help is there at once.
 """
@@ -18,6 +19,9 @@ from astraflow.cli import (
     evaluate,
     init,
     node,
+    prometheus,
+    retrieve,
+    show,
     status,
     stop,
     submit,
@@ -26,6 +30,7 @@ from astraflow.cli import (
     version,
     weights,
 )
+from astraflow.cli.logged import say_warnings
 from astraflow.cli.output import guard_output
 from astraflow.cli.parser import Parser
 from astraflow.concurrency import innermost
@@ -46,7 +51,25 @@ def parser() -> Parser:
     )
     whole.add_argument("--version", action="version", version=version.sentence(), help="print the version")
     verbs = whole.add_subparsers(title="verbs", metavar="VERB", required=True)
-    for verb in (init, up, check, evaluate, bus, submit, node, agent, status, top, drain, stop, weights, version):
+    for verb in (
+        init,
+        up,
+        check,
+        evaluate,
+        bus,
+        submit,
+        node,
+        agent,
+        retrieve,
+        status,
+        top,
+        show,
+        prometheus,
+        drain,
+        stop,
+        weights,
+        version,
+    ):
         verb.add(verbs)
     return whole
 
@@ -59,8 +82,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         known.print_help(sys.stderr)
         return EXIT_USER
     args = known.parse_all(argv)
-    printed = sys.stdout
-    output = guard_output(is_view=args.parser.prog.split()[-1] in _VIEWS)
+    printed, verb = sys.stdout, args.parser.prog.split()[-1]
+    if verb != "agent":  # which is an actor, and has an actor's log
+        say_warnings()
+    output = guard_output(is_view=verb in _VIEWS)
     try:
         code: int = args.run(args)
         output.flush()

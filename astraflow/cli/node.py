@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import os
 from pathlib import Path
 
 from astraflow.cli.arguments import Verbs, add_connection, add_verb, connection_of
@@ -41,7 +42,14 @@ def add(verbs: Verbs) -> None:
         default=Path("runs"),
         help="where logs, checkpoints and results go; may be shared with other nodes (default: runs)",
     )
+    parser.add_argument(
+        "--quiet",
+        action="store_true",
+        default=os.environ.get("SLURM_PROCID", "0") != "0",
+        help="say what this node does, not how the run goes (so under srun, but for its first task)",
+    )
     notice = parser.add_argument_group("preemption", "what makes it drain, besides SIGTERM and SIGUSR1")
+    notice.add_argument("--preempt", choices=("aws", "gcp", "azure"), default="", help="this cloud's metadata says so")
     notice.add_argument("--preempt-file", metavar="PATH", default="", help="this file appears")
     notice.add_argument("--preempt-command", metavar="CMD", default="", help="this shell command succeeds")
     notice.add_argument("--preempt-every", metavar="S", type=float, default=5.0, help="pause between its runs (5)")
@@ -64,8 +72,12 @@ def run(args: argparse.Namespace) -> int:
         name=args.name,
         threads=args.threads,
         grace_s=args.grace,
+        quiet=args.quiet,
         preemption=Preemption(
-            file=user_path_text(args.preempt_file), command=args.preempt_command, command_every_s=args.preempt_every
+            file=user_path_text(args.preempt_file),
+            command=args.preempt_command,
+            command_every_s=args.preempt_every,
+            cloud=args.preempt,
         ),
     )
     return asyncio.run(join(connection_of(args, args.join), options, Console()))

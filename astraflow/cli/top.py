@@ -44,12 +44,13 @@ async def _watch(connection: "Connection", run_name: str, console: "Console") ->
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, over.set)
     async with run_bus(connection, run_name, producer="top") as bus, asyncio.TaskGroup() as group:
-        ending = group.create_task(_until_ended(bus, over))
+        ending = group.create_task(until_ended(bus, over))
         await live_view(bus, console, over)
         ending.cancel()
 
 
-async def _until_ended(bus: "Bus", over: asyncio.Event) -> None:
+async def until_ended(bus: "Bus", over: asyncio.Event) -> None:
+    """Set `over` when the run ends."""
     from contextlib import aclosing
 
     from astraflow.bus import wiring

@@ -12,6 +12,7 @@ from astraflow import clock
 from astraflow.cli.arguments import Verbs, add_verb
 from astraflow.cli.where import add_where, run_bus, stored_run
 from astraflow.errors import ConfigError, WeightsError
+from astraflow.named import nearest
 from astraflow.paths import user_path
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ async def _opened(args: argparse.Namespace) -> AsyncIterator[tuple["Bus", list[s
     ):
         policies = list(bus.topology.policies)
         if args.policy and args.policy not in policies:
-            raise ConfigError(f"there is no policy {args.policy!r}; there are {', '.join(policies)}")
+            raise ConfigError(f"there is no policy {args.policy!r}{nearest(args.policy, policies)}")
         yield bus, [args.policy] if args.policy else policies
 
 

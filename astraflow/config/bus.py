@@ -16,6 +16,10 @@ class BusSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     credentials_dir: Annotated[str, doc("instead: a folder with <role>.nk, from `astraflow bus --secure`")] = ""
     ca_file: Annotated[str, doc("who signed the server's certificate; set: nothing is sent without TLS")] = ""
     region: Annotated[Name, doc("where this server is; part of stream names")] = "local"
+    replicas: Annotated[
+        int,
+        doc("servers of a cluster that keep each message; 0 = 3 in a cluster, 1 on a server alone", ge=0, le=5),
+    ] = 0
     ack_wait_s: Annotated[float, doc("a task is redelivered when it is not renewed for this long", gt=0)] = 30.0
     answer_s: Annotated[float, doc("a publish that the server leaves unanswered for this long is sent again", gt=0)] = (
         5.0

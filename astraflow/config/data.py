@@ -8,15 +8,24 @@ from astraflow.config.kinds import Name, doc
 
 EXTERNAL = "external"
 """`agent` of an environment that only agents which join play."""
+SESSIONS = "sessions"
+"""`agent` of an environment that clients of the gateway play."""
 
 
 class EnvSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """[envs.<name>]: an environment."""
 
-    kind: Annotated[str, doc("reasoning-gym, math, tiny, toy, or module:Class of your own")]
+    kind: Annotated[str, doc("reasoning-gym, math, code, search, tiny, toy, or module:Class of your own")]
     args: Annotated[dict[str, Any], doc("keyword arguments of the environment")] = field(default_factory=dict)
     agent: Annotated[
-        str, doc("module:function of an agent that plays its tasks; external = agents that join (`astraflow agent`)")
+        str,
+        doc(
+            "module:function of an agent that plays its tasks; external = agents that join (`astraflow agent`); "
+            "sessions = clients that take sessions over HTTP"
+        ),
+    ] = ""
+    command: Annotated[
+        str, doc("program that plays its tasks, started for each episode with OPENAI_BASE_URL and OPENAI_API_KEY")
     ] = ""
     roles: Annotated[dict[Name, Name], doc("names that agents give to policies: role = policy")] = field(
         default_factory=dict
@@ -33,6 +42,11 @@ class EnvSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         dict[str, float],
         doc("the reward is the sum of grade()'s parts, each times its weight; empty = the class's own"),
     ] = field(default_factory=dict)
+
+    @property
+    def by_http(self) -> bool:
+        """Whether its tasks are played through the gateway."""
+        return self.agent == SESSIONS or bool(self.command)
 
 
 class SelectSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -44,7 +44,7 @@ class LossSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     tau_positive: Annotated[float, doc("sapo: steepness of the gate where the advantage is positive", gt=0)] = 1.0
     tau_negative: Annotated[float, doc("sapo: steepness of the gate elsewhere", gt=0)] = 1.05
     m2_threshold: Annotated[
-        float, doc("M2PO: mean squared log ratio of outward tokens, at most; 0 = off, else 0.01 is usual", ge=0)
+        float, doc("M2PO: mean squared log ratio of outward tokens, at most; 0 = off, the paper has 0.04", ge=0)
     ] = 0.0
     proximal: Annotated[
         Literal["behaviour", "recompute"],
@@ -56,9 +56,19 @@ class LossSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     correction_level: Annotated[Literal["token", "sequence"], doc("a weight per token, or their product")] = "token"
     correction_cap: Annotated[float, doc("largest weight", gt=0)] = 2.0
     correction_floor: Annotated[float, doc("mask: smallest weight", ge=0)] = 0.0
-    kl: Annotated[float, doc("weight of the KL to the starting model; above 0 the trainer keeps a copy", ge=0)] = 0.0
+    kl: Annotated[
+        float,
+        doc(
+            "weight of the KL to the starting model; above 0 the trainer keeps a copy. Of the presets only grpo "
+            "sets it, though REINFORCE++ has one too: kl_in = reward",
+            ge=0,
+        ),
+    ] = 0.0
     kl_estimator: Annotated[Literal["k1", "k2", "k3"], doc("k1 is for rewards, k2 and k3 are for losses")] = "k3"
-    kl_in: Annotated[Literal["loss", "reward"], doc("reward: taken off each token's return")] = "loss"
+    kl_in: Annotated[
+        Literal["loss", "reward"],
+        doc("reward: taken off each token's return, after the group's statistics; others add it to the reward before"),
+    ] = "loss"
     entropy_bonus: Annotated[float, doc("weight of the mean entropy of a token's distribution", ge=0)] = 0.0
     normalise: Annotated[
         Literal["none", "batch", "task"],

@@ -1,6 +1,6 @@
 """How `up` uses a machine: [node]."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Struct
 
@@ -22,6 +22,10 @@ class NodeSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         Fraction, doc("part of them that evaluation may have while training tasks wait; when none does, it has all")
     ] = 0.25
     grace_s: Annotated[float, doc("time to drain before processes are killed", gt=0)] = 60.0
+    preempt: Annotated[
+        Literal["", "aws", "gcp", "azure"],
+        doc("drain when the metadata service of this cloud says that the machine is taken away, within the time left"),
+    ] = ""
     preempt_file: Annotated[str, doc("drain when this file appears: the machine is about to be taken away")] = ""
     preempt_command: Annotated[str, doc("drain when this shell command succeeds, e.g. curl of a metadata address")] = ""
     preempt_every_s: Annotated[float, doc("pause between two runs of preempt_command", gt=0)] = 5.0

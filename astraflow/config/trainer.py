@@ -38,6 +38,26 @@ class ReplaySection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     capacity: Annotated[int, doc("groups that are remembered; the oldest go", ge=1)] = 256
 
 
+class RanksSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[policies.<name>.trainer.ranks]: processes that hold one model in pieces and compute each step together.
+
+    `data` × `replicate` of them, started by the trainer. The weights don't depend on their number, but for rounding.
+    """
+
+    data: Annotated[int, doc("ranks that a copy of the model is cut among", ge=1)] = 1
+    replicate: Annotated[int, doc("copies of the model, each on `data` ranks", ge=1)] = 1
+    tensor: Annotated[int, doc("ranks that share every matrix product; only 1 is built so far", ge=1)] = 1
+    context: Annotated[int, doc("ranks that share a row's positions; only 1 is built so far", ge=1)] = 1
+    experts: Annotated[int, doc("ranks that share a layer's experts; only 1 is built so far", ge=1)] = 1
+    min: Annotated[int, doc("fewest ranks that training goes on with; a rank that doesn't start is left out", ge=1)] = 1
+    settle_s: Annotated[float, doc("seconds that ranks have to start", gt=0)] = 60.0
+    silent_s: Annotated[float, doc("a rank that says nothing for so long is frozen, and all start anew", gt=0)] = 5.0
+
+    @property
+    def size(self) -> int:
+        return self.data * self.replicate
+
+
 class TrainerSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """[policies.<name>.trainer]: how it learns. A policy without this table is frozen."""
 
@@ -91,7 +111,11 @@ class TrainerSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         doc("where the torch learner computes; auto: on the GPU that torch sees, else on the CPU"),
     ] = "cpu"
     dtype: Annotated[Literal["auto", "bf16", "fp32"], doc("of weights and activations; the master is fp32")] = "auto"
+    activation_checkpointing: Annotated[
+        bool, doc("compute each layer anew in the backward pass instead of keeping what is inside it: less memory")
+    ] = False
     dither: Annotated[bool, doc("start the fp32 master inside its bf16 cell, see docs/decisions")] = True
+    ranks: RanksSection = RanksSection()
     checkpoint_every: Annotated[int, doc("steps between checkpoints", ge=1)] = 10
     keep_checkpoints: Annotated[int, doc("checkpoints kept on disk", ge=1)] = 2
     max_bad_steps: Annotated[int, doc("consecutive NaN steps before the trainer stops", ge=1)] = 3

@@ -5,6 +5,7 @@ from msgspec import Struct, field
 
 from astraflow.config.bus import BusSection
 from astraflow.config.data import DataflowSection, EnvSection, EvalSection, SourceSection
+from astraflow.config.gateway import GatewaySection
 from astraflow.config.kinds import Name
 from astraflow.config.node import NodeSection
 from astraflow.config.policy import PolicySection
@@ -22,6 +23,7 @@ class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     dataflow: DataflowSection = DataflowSection()
     bus: BusSection = BusSection()
     node: NodeSection = NodeSection()
+    gateway: GatewaySection = GatewaySection()
     record: RecordSection = RecordSection()
 
 

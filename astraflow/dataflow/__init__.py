@@ -8,6 +8,7 @@
     since_last_batch  sums over one policy's training episodes since its previous batch, for metrics
     stages            what a data algorithm is
     staleness         how old a sample is, in optimizer steps
+    stop_rule         a goal that ends the run
     tasks             the tasks that a decision stands for, and whom the episodes of an environment train
     trainer_progress  what is known of one policy's trainer
     problems          what keeps a run from getting anywhere, in sentences for people

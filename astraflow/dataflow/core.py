@@ -218,6 +218,10 @@ class DataflowCore:
         """
         return self._state.flows[policy].next_batch(exhausted=self._state.exhausted(policy))
 
+    def emitted(self, policy: str) -> int:
+        """Number of the policy's last batch in the log."""
+        return self._state.flows[policy].emitted
+
     def apply_batch(self, batch: SampleBatch) -> None:
         """A batch is in the log, published now or read again: its groups are spent, whatever else is known of them."""
         self._state.flows[batch.policy].apply_batch(batch, settled=self._settled)

@@ -104,6 +104,11 @@ class PolicyFlow:
     def in_flight(self) -> int:
         return self._state.in_flight
 
+    @property
+    def emitted(self) -> int:
+        """Number of the last batch in the log."""
+        return self._state.number
+
     def on_progress(self, progress: Progress) -> None:
         """What the trainer tells."""
         self.trainer.learn(progress)

@@ -7,7 +7,7 @@ problem goes away by itself when what it tells of has ended.
 from collections import Counter, deque
 from typing import NamedTuple
 
-from astraflow.config import EXTERNAL, RunConfig
+from astraflow.config import EXTERNAL, SESSIONS, RunConfig
 from astraflow.dataflow.judge import JudgedGroup
 from astraflow.dataflow.ledger import Fate
 from astraflow.messages import Episode
@@ -95,11 +95,15 @@ class UntrainedInARow:
 
 
 class UntakenTasks:
-    """Queues of environments that only agents which join play, as long as nobody takes anything from them."""
+    """Queues of environments that others play, agents which join or clients, as long as nobody takes from them."""
 
     def __init__(self, config: RunConfig) -> None:
-        self._run = config.run.name
-        self._external = {name for name, section in config.envs.items() if section.agent == EXTERNAL}
+        start = {
+            EXTERNAL: ("agents that join", f"`astraflow agent my_agent.py --join URL --run {config.run.name}`"),
+            SESSIONS: ("clients that take sessions", "a script over `af.sessions(...)`, see docs/gateway.md"),
+        }
+        sections = config.envs.items()
+        self._external = {name: start[section.agent] for name, section in sections if section.agent in start}
         self._since: dict[tuple[str, bool], tuple[float, int]] = {}  # by queue: from when on, tasks
 
     def see_queue(self, env: str, *, evaluation: bool, pending: int, open_tasks: int, now: float) -> None:
@@ -118,9 +122,9 @@ class UntakenTasks:
                 "no-agent-joined",
                 env,
                 1,
-                f"environment {env} is played by agents that join, and none has taken one of its {tasks:,} "
+                f"environment {env} is played by {self._external[env][0]}, and none has taken one of its {tasks:,} "
                 f"{'evaluation ' if evaluation else ''}tasks for {now - since:.0f} s; start one: "
-                f"`astraflow agent my_agent.py --join URL --run {self._run}`",
+                f"{self._external[env][1]}",
             )
             for (env, evaluation), (since, tasks) in self._since.items()
             if now - since >= UNTAKEN_S

@@ -9,22 +9,16 @@ name`: what people should see of it with every batch.
 
 import inspect
 import math
-import traceback
 from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from astraflow.errors import ConfigError
-from astraflow.named import arguments_of, build, nearest
+from astraflow.named import USERS_ERRORS, arguments_of, build, nearest
+from astraflow.raised import describe, line_of
 
 T = TypeVar("T")
-
-
-def _told(exc: BaseException) -> str:
-    """The exception and the line of code that raised it."""
-    place = "".join(f" ({entry.filename}:{entry.lineno})" for entry in traceback.extract_tb(exc.__traceback__)[-1:])
-    return f"{exc!r}{place}"
 
 
 class StageState(msgspec.Struct):
@@ -58,22 +52,23 @@ class Stage(Generic[T]):
         if saved.data is not None:
             try:
                 self.algorithm.restore(saved.data)
-            except (Exception, SystemExit) as exc:  # users' code
+            except USERS_ERRORS as exc:
+                told = describe(exc, of=self._function("restore"))
                 raise ConfigError(
-                    f"{place} {kind} can't go on from its state in the snapshot: {_told(exc)}; "
-                    "restore its code, or start afresh with `astraflow up --fresh`"
+                    f"{place} {kind} can't go on from its state in the snapshot: {told}; restore its code, or start "
+                    "afresh with `astraflow up --fresh`"
                 ) from exc
 
     def ask(self, method: str, *args: Any, **named: Any) -> Any:
         """Call a method of the algorithm. Raises ConfigError if it fails: it may be the user's own."""
         try:
             answer = getattr(self.algorithm, method)(*args, **named)
-        except (Exception, SystemExit) as exc:
-            text = f"{self.place}: {self.kind} failed in {method}(): {_told(exc)}; mend it and go on"
-            raise ConfigError(text) from exc
+        except USERS_ERRORS as exc:
+            told = describe(exc, of=self._function(method))
+            raise ConfigError(f"{self.place}: {self.kind} failed in {method}(): {told}; mend it and go on") from exc
         if inspect.iscoroutine(answer):  # which would count as "yes"
             answer.close()
-            raise ConfigError(f"{self.place}: {method}() of {self.kind} is async, and nobody awaits it; make it a def")
+            raise self._wrong(method, "is async, and nobody awaits it; make it a def")
         return answer
 
     def ask_number(self, method: str, *args: Any, **named: Any) -> float:
@@ -84,8 +79,16 @@ class Stage(Generic[T]):
         except (TypeError, ValueError):
             number = math.nan
         if math.isnan(number):
-            raise ConfigError(f"{self.place}: {method}() of {self.kind} gave {str(answer)[:80]}, expected a number")
+            raise self._wrong(method, f"gave {str(answer)[:80]}, expected a number")
         return number
+
+    def _function(self, method: str) -> Any:
+        return getattr(type(self.algorithm), method, None)
+
+    def _wrong(self, method: str, text: str) -> ConfigError:
+        """What a method did, with its line if it is the user's own."""
+        line = line_of(self._function(method)) if ":" in self.kind else ""
+        return ConfigError(f"{self.place}: {method}() of {self.kind} {text}{f' ({line})' if line else ''}")
 
     def state(self) -> StageState:
         """For the snapshot. Raises ConfigError for what can't be stored."""
@@ -94,8 +97,7 @@ class Stage(Generic[T]):
             try:
                 msgspec.msgpack.encode(data)
             except (TypeError, ValueError, OverflowError, RecursionError) as exc:
-                text = f"{self.place}: state() of {self.kind} gave what can't be stored: {exc}; expected plain data"
-                raise ConfigError(text) from exc
+                raise self._wrong("state", f"gave what can't be stored: {exc}; expected plain data") from exc
         return StageState(self.kind, data, dict(self._knobs))
 
     def metrics(self) -> dict[str, float]:
@@ -104,8 +106,7 @@ class Stage(Generic[T]):
             return {}
         answer = self.ask("metrics")
         if not isinstance(answer, Mapping):
-            text = f"{self.place}: metrics() of {self.kind} gave {str(answer)[:80]}, expected numbers by name"
-            raise ConfigError(text)
+            raise self._wrong("metrics", f"gave {str(answer)[:80]}, expected numbers by name")
         return {str(name): float(value) for name, value in answer.items() if isinstance(value, int | float)}
 
     def set_knob(self, name: str, value: Any) -> None:

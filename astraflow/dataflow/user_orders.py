@@ -22,6 +22,7 @@ class UserOrders:
 
     def __init__(self, state: DataflowState) -> None:
         self._state = state
+        self.stop_wanted = False  # no snapshot keeps it: a run that is continued goes on
 
     def on_submission(self, submission: Submission, sequence: int, message_id: str) -> Verdict:
         """A task from SUBMIT, in order of the log: whether it will be done.
@@ -65,6 +66,8 @@ class UserOrders:
         match control.kind:
             case ControlKind.PAUSE | ControlKind.RESUME:
                 self._state.paused = control.kind is ControlKind.PAUSE
+            case ControlKind.STOP:
+                self.stop_wanted = True
             case ControlKind.SET:
                 self.set_knob(control.name, control.value)
             case ControlKind.EVALUATE:

@@ -86,7 +86,7 @@ class Batcher:
         draws = [
             Draw(item.request.sampling, item.request.seed, item.request.position + item.generated) for item in ready
         ]
-        tokens, logprobs = sample(logits_SV, draws)
+        tokens, logprobs = sample(_without_ends(logits_SV, ready, draws), draws)
         return [self._append(*item) for item in zip(ready, tokens, logprobs, strict=True)]
 
     def recompute(self) -> None:
@@ -189,3 +189,14 @@ class Batcher:
         if sequence.twins:
             heir, *rest = sequence.twins
             heir.waits_for_twin, heir.twins = False, rest
+
+
+def _without_ends(logits_SV: torch.Tensor, ready: Sequence[Running], draws: Sequence[Draw]) -> torch.Tensor:
+    """The logits, where those who have fewer than `min_tokens` can't end."""
+    early = [row for row, draw in enumerate(draws) if draw.position < draw.sampling.min_tokens]
+    if not early:
+        return logits_SV
+    logits_SV = logits_SV.clone()
+    for row in early:
+        logits_SV[row, [token for token in ready[row].stop_ids if 0 <= token < logits_SV.shape[1]]] = -math.inf
+    return logits_SV

@@ -156,6 +156,9 @@ class CpuEngine(EngineShell):
         worker.order(Submit(tuple(requests)))
         return [EngineStream(reply, self._drop) for reply in replies]
 
+    def _lacks(self) -> frozenset[str]:
+        return frozenset({"presence_penalty", "frequency_penalty"})
+
     def _serving(self) -> Worker:
         self._check_serving()
         assert self._worker is not None

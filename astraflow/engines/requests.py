@@ -1,15 +1,25 @@
 """What every engine refuses, whatever samples the tokens. Pure; no queues, no streams."""
 
+from collections.abc import Collection
+
 import numpy as np
 
 from astraflow.engines.base import EngineRequest
 from astraflow.errors import RequestError
+from astraflow.messages import Sampling
 from astraflow.messages.sampling import fault_of_sampling
 
+_OFF = Sampling()
 
-def check_request(request: EngineRequest, *, vocab_size: int, context_length: int) -> None:
-    """Raise RequestError, with the request's id and the limit, for a request that can't be served."""
-    if fault := _fault_of(request, vocab_size):
+
+def check_request(
+    request: EngineRequest, *, vocab_size: int, context_length: int, lacks: Collection[str] = (), kind: str = ""
+) -> None:
+    """Raise RequestError, with the request's id and the limit, for a request that can't be served.
+
+    Args: lacks: settings of `Sampling` that engines of this `kind` don't have.
+    """
+    if fault := _fault_of(request, vocab_size) or _lacking(request, lacks, kind):
         raise RequestError(f"request {request.id!r} {fault}", request_id=request.id)
     prompt, wanted = request.prompt_tokens, request.sampling.max_new_tokens
     if prompt.size + wanted > context_length:
@@ -34,3 +44,12 @@ def _fault_of(request: EngineRequest, vocab_size: int) -> str:
     if not 0 <= request.position < prompt.size:
         return f"continues at position {request.position} with a prompt of {prompt.size} tokens"
     return f"can't be sampled: {fault}" if (fault := fault_of_sampling(request.sampling)) else ""
+
+
+def _lacking(request: EngineRequest, lacks: Collection[str], kind: str) -> str:
+    """Which setting this engine doesn't have, though the request needs it; "" = none."""
+    for name in sorted(lacks):
+        value = getattr(request.sampling, name)
+        if value != getattr(_OFF, name):
+            return f"asks for {name} = {value}, which the {kind} engine doesn't have; leave it out"
+    return ""

@@ -92,9 +92,9 @@ def _inverse_cdf(weights_BV: Tensor, blocks_BN: Tensor, uniform_B: NDArray[np.fl
     goal_B1 = torch.from_numpy(uniform_B).unsqueeze(1) * ends_BN[:, -1:]
     block_B1 = torch.searchsorted(ends_BN, goal_B1, right=True).clamp_(max=blocks_BN.shape[1] - 1)
     rest_B1 = goal_B1 - (ends_BN.gather(1, block_B1) - blocks_BN.gather(1, block_B1))
+    # Past the vocabulary its last token stands again and again: what falls there, by rounding only, is that token.
     index_BK = (block_B1 * _BLOCK + torch.arange(_BLOCK)).clamp_(max=size - 1)
     inside_BK = weights_BV.gather(1, index_BK).double()
-    inside_BK[block_B1 * _BLOCK + torch.arange(_BLOCK) >= size] = 0
     cdf_BK = inside_BK.cumsum(-1)
     # Rounding may put the goal at or past the block's end; the block's last token with weight is then the answer.
     rest_B1 = torch.minimum(rest_B1.clamp_(min=0), cdf_BK[:, -1:] * (1 - 1e-12))

@@ -69,6 +69,10 @@ class EngineShell(ABC):
     def _drop(self, request_id: str) -> None:
         """End a request; unknown ids are ignored."""
 
+    @abstractmethod
+    def _lacks(self) -> frozenset[str]:
+        """Settings of `Sampling` that this engine can't serve."""
+
     def _begin(self) -> None:
         assert self._state is EngineState.NEW, f"engine is {self._state}, an engine starts once"
         self._state = EngineState.STARTING
@@ -97,7 +101,13 @@ class EngineShell(ABC):
             if request.id in ids:
                 raise EngineError(f"request {request.id!r} is already running")
             ids.add(request.id)
-            check_request(request, vocab_size=self._facts.vocab_size, context_length=self._context_length)
+            check_request(
+                request,
+                vocab_size=self._facts.vocab_size,
+                context_length=self._context_length,
+                lacks=self._lacks(),
+                kind=self._section.kind,
+            )
         return [EngineReply(request.id, request.position) for request in requests]
 
     def _unchanged(self) -> EngineError:

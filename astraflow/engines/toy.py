@@ -28,6 +28,7 @@ from astraflow.weights.codec.changes import Change, ChangedElements
 from astraflow.weights.codec.tensors import HostTensor
 
 MIN_LENGTH, MAX_LENGTH = 4, 27  # completion tokens, the end token included
+_LACKS = frozenset({"min_tokens", "presence_penalty", "frequency_penalty"})
 _CATCH_UP_S = 1.0  # a loop that was late for longer has lost the steps before
 _FREE_STEP_TOKENS = 1024  # per request and step when steps take no time: few turns of the event loop
 
@@ -124,7 +125,13 @@ class ToyEngine:
             if request.id in taken:
                 raise EngineError(f"request {request.id!r} is already running")
             taken.add(request.id)
-            check_request(request, vocab_size=self._vocab_size, context_length=self._context_length)
+            check_request(
+                request,
+                vocab_size=self._vocab_size,
+                context_length=self._context_length,
+                lacks=_LACKS,
+                kind="toy",
+            )
         items = [self._plan(request) for request in requests]
         self._waiting.extend(items)
         self._schedule()

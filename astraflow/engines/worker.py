@@ -166,6 +166,8 @@ class Worker:
 
     def _swap(self, order: Swap, batcher: Batcher) -> None:
         started = clock.monotonic()
+        # The order of these lines is nobody's to see: results leave this thread after steps only, and if one of them
+        # raises the thread ends.
         order.put()
         if self._settings.recompute:
             batcher.recompute()

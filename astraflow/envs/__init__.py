@@ -4,10 +4,13 @@ agents             an agent: a function of the user's that plays an environment
 answers            from a reply's text to the answer in it, and the comparison with the expected one
 arguments          helpers for constructors of environments
 base               the environment protocol
+code               problems that are solved by programs, and tests that judge them
 math_env           mathematical questions from a file, judged by math-verify in killable processes
 questions          reads question files
 reasoning_gym_env  any task of reasoning-gym
 registry           from [envs.<name>] of the run file to an environment
+sandbox            running programs that nobody trusts
+search             questions that are answered by searching, and what searches
 single_turn        one prompt, one reply, one reward
 tiny_env           the tiny models' tasks
 toy_env            an environment for tests of everything around it

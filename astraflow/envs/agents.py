@@ -9,6 +9,7 @@ The environment still says what the tasks are and grades answers; the agent deci
 and records nothing itself. Invariant: what an agent returns is a reward per policy or role, or an error that says why.
 """
 
+import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from astraflow.envs.single_turn import Grade, SingleTurnEnv, as_text
 from astraflow.errors import ConfigError, EnvError, GraderError
 from astraflow.messages import Reason, Task
 from astraflow.named import nearest
+from astraflow.raised import line_of
 
 Reward = float | Grade | Mapping[str, float | Grade] | Outcome
 _AgentFunction = Callable[["AgentTask", Mapping[str, PolicyHandle]], Awaitable[Reward]]
@@ -121,7 +123,11 @@ class AgentEnv:
         messages, expected = await self._env.ask(task) if isinstance(self._env, SingleTurnEnv) else (None, "")
         seen = AgentTask(task, self._env, messages, expected, policies)
         try:
-            reward = await self._agent(seen, policies)
+            playing: Any = self._agent(seen, policies)  # whatever a plain function returned
+            if not inspect.isawaitable(playing):
+                line = line_of(self._agent.function)
+                raise EnvError(f"agent {self._agent.name}{f' ({line})' if line else ''} isn't async; write async def")
+            reward = await playing
         except GraderError as exc:
             return Outcome(rewards={}, reason=Reason.GRADER, error=str(exc), prompt=as_text(messages or ()))
         if isinstance(reward, Outcome):

@@ -16,9 +16,9 @@ def choice(key: str, value: str, allowed: Sequence[str]) -> str:
     return value
 
 
-def import_extra(module: str) -> Any:
-    """A module of the `envs` extra. Raises ConfigError with the pip command if it isn't installed."""
+def import_extra(module: str, *, extra: str = "envs") -> Any:
+    """A module of an extra. Raises ConfigError with the pip command if it isn't installed."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as exc:
-        raise ConfigError(f"this environment needs {exc.name or module}; run: {install_hint('envs')}") from exc
+        raise ConfigError(f"this environment needs {exc.name or module}; run: {install_hint(extra)}") from exc

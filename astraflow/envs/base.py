@@ -32,6 +32,7 @@ class Reply:
     logprobs: NDArray[np.float32]  # [C]
     versions: tuple[VersionSpan, ...]
     finish_reason: str  # stop | length | abort
+    prompt_tokens: int = 0  # that stood before it
 
     @property
     def ended(self) -> bool:
@@ -59,6 +60,11 @@ class PolicyHandle(Protocol):
         """The newest reply ran out of tokens."""
         ...
 
+    @property
+    def sampling(self) -> Sampling:
+        """What a call samples with that doesn't say otherwise."""
+        ...
+
     async def chat(
         self,
         messages: Sequence[ChatMessage],
@@ -75,6 +81,14 @@ class PolicyHandle(Protocol):
 
     async def generate(self, tokens: NDArray[np.int32], *, sampling: Sampling | None = None) -> Reply:
         """Token in, token out."""
+        ...
+
+    async def complete(self, text: str, *, sampling: Sampling | None = None) -> Reply:
+        """Go on behind the text as it stands, without a chat template."""
+        ...
+
+    async def count(self, messages: Sequence[ChatMessage], *, tools: Sequence[Mapping[str, Any]] = ()) -> int:
+        """Tokens of the prompt that `chat` would make; nothing is sampled and nothing recorded."""
         ...
 
     def spawn(self, role: str = "") -> "PolicyHandle":

@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from astraflow.envs.gold import gold
 from astraflow.envs.question_files import Columns, read_rows
 from astraflow.errors import ConfigError, RowError
 from astraflow.models.tokenizer import utf8
+from astraflow.named import nearest_name
 
 _log = logging.getLogger(__name__)
 
@@ -171,8 +171,8 @@ def _parsed(value: Any) -> Any:
 def _no_key(row: Mapping[str, Any], keys: str, argument: str) -> str:
     names = list(row.names) if isinstance(row, Columns) else list(_dotted(row))
     kind = "column" if isinstance(row, Columns) else "key"
-    near = get_close_matches(keys, names, n=1) or [name for name in _USUAL[argument] if name in names][:1]
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    near = nearest_name(keys, names) or next((name for name in _USUAL[argument] if name in names), "")
+    hint = f"; did you mean {near!r}?" if near else ""
     known = f"{', '.join(names[:_TOLD])}{', …' if len(names) > _TOLD else ''}"
     return f"has no {kind} {keys!r}{hint}; set args.{argument} to one of: {known or 'none, the row is empty'}"
 

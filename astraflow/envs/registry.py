@@ -3,7 +3,7 @@
 import math
 from typing import cast
 
-from astraflow.config import EXTERNAL, EnvSection
+from astraflow.config import EXTERNAL, SESSIONS, EnvSection
 from astraflow.envs.agents import Agent
 from astraflow.envs.base import Environment
 from astraflow.envs.single_turn import SingleTurnEnv
@@ -11,8 +11,10 @@ from astraflow.errors import ConfigError
 from astraflow.named import build, load_named, module_found
 
 KINDS = {
+    "code": "astraflow.envs.code.code_env:CodeEnv",
     "math": "astraflow.envs.math_env:MathEnv",
     "reasoning-gym": "astraflow.envs.reasoning_gym_env:ReasoningGymEnv",
+    "search": "astraflow.envs.search.search_env:SearchEnv",
     "tiny": "astraflow.envs.tiny_env:TinyEnv",
     "toy": "astraflow.envs.toy_env:ToyEnv",
 }
@@ -22,9 +24,10 @@ PACKAGES = {"reasoning-gym": ("reasoning_gym",), "math": ("math_verify",)}
 
 def missing_packages(section: EnvSection) -> list[str]:
     """Packages, or the user's modules, that the environment needs and that can't be found; imports no environment."""
-    kinds = {section.kind} - set(KINDS) | {section.agent} - {"", EXTERNAL}
+    kinds = {section.kind} - set(KINDS) | {section.agent} - {"", EXTERNAL, SESSIONS}
     own = sorted(kind.partition(":")[0] for kind in kinds)
-    return [name for name in (*PACKAGES.get(section.kind, ()), *own) if not module_found(name)]
+    served = ("aiohttp",) if section.by_http else ()
+    return [name for name in (*PACKAGES.get(section.kind, ()), *served, *own) if not module_found(name)]
 
 
 def build_env(section: EnvSection) -> Environment:
@@ -64,14 +67,16 @@ def _set_up(env: SingleTurnEnv, section: EnvSection) -> None:
 
 
 def find_agent(env: str, section: EnvSection) -> Agent | None:
-    """The agent that the section names; None if the environment plays itself, or agents that join play it.
+    """The agent that the section names; None if the environment plays itself, or others play it: who joins, HTTP.
 
     Raises: ConfigError for a module or function that isn't there.
     """
-    if section.agent in ("", EXTERNAL):
+    if section.agent in ("", EXTERNAL, SESSIONS):
         return None
     if ":" not in section.agent:
-        raise ConfigError(f"agent {section.agent!r} of environment {env}: expected module:function, or {EXTERNAL!r}")
+        raise ConfigError(
+            f"agent {section.agent!r} of environment {env}: expected module:function, {EXTERNAL!r} or {SESSIONS!r}"
+        )
     found = load_named(section.agent, what="agent")
     if not callable(found):
         raise ConfigError(f"agent {section.agent} of environment {env} is {found!r}, expected an async function")

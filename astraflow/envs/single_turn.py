@@ -10,10 +10,11 @@ from types import MappingProxyType
 from typing import Any
 
 from astraflow.envs.base import ChatMessage, Outcome, PolicyHandle, Reply
-from astraflow.envs.usercode import call, line_of
+from astraflow.envs.usercode import call
 from astraflow.errors import BusError, EngineError, EnvError, GraderError, HungError, RaisedError
 from astraflow.messages import Reason, Task
 from astraflow.named import nearest
+from astraflow.raised import line_of
 
 _MOST_PARTS = 32  # of a grade: each is a metric
 

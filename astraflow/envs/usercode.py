@@ -9,27 +9,19 @@ Invariant: a CancelledError comes out only if the caller is cancelled; SystemExi
 
 import asyncio
 import inspect
-import os
 import sys
-import sysconfig
-import traceback
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import ContextVar, copy_context
-from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
 from astraflow.envs.threads import THREADS
 from astraflow.errors import EnvError, HungError, RaisedError
+from astraflow.raised import describe, entry_of, where_in
 
 T = TypeVar("T")
 
 GRACE_S = 2.0  # from a cancel to being left behind
-_MAX_CHARS = 400  # of what an exception says
-
-_STDLIB = sysconfig.get_path("stdlib")
-_PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
-PACKAGES = "site-packages"
 _label: ContextVar[str] = ContextVar("whose code runs", default="")
 
 
@@ -144,40 +136,7 @@ async def _contained(work: Coroutine[Any, Any, T]) -> T:
         raise EnvError(describe(exc)) from exc
 
 
-# --- who raised it, and where ---
-
-
-def leaves(exc: BaseException) -> Iterator[BaseException]:
-    """The exceptions that a group holds, however deep; of any other, itself."""
-    if isinstance(exc, BaseExceptionGroup):
-        for each in exc.exceptions:
-            yield from leaves(each)
-    else:
-        yield exc
-
-
-def describe(exc: BaseException, leaf: BaseException | None = None) -> str:
-    """An exception and the line of the user's code that raised it, in one line of at most 500 characters.
-
-    Args:
-        leaf: which of a group's; None = its first.
-    """
-    leaf = leaf or next(leaves(exc))
-    raised = [leaf, exc, *(each for each in (leaf.__cause__, leaf.__context__) if each is not None)]
-    stacks = [_stack_of(each) for each in raised]
-    where = _own(next((stack for stack in stacks if _theirs(stack)), stacks[0]))
-    return f"{type(leaf).__name__}: {_said(leaf)}{f' ({where})' if where else ''}"
-
-
-def _stack_of(exc: BaseException) -> list["Entry"]:
-    return [(entry.filename, entry.lineno or 0, "") for entry in traceback.extract_tb(exc.__traceback__)]
-
-
-def _said(exc: BaseException) -> str:
-    try:
-        return str(exc).replace("\n", " ")[:_MAX_CHARS]
-    except BaseException as inner:  # noqa: BLE001, ASYNC103 - its __str__ is the user's too
-        return f"it can't say what: {type(inner).__name__}"  # noqa: ASYNC104 - no coroutine
+# --- where it is ---
 
 
 def _where_of_task(task: "asyncio.Task[Any]") -> str:
@@ -187,9 +146,9 @@ def _where_of_task(task: "asyncio.Task[Any]") -> str:
     while coroutine is not None:
         frame: FrameType | None = getattr(coroutine, "cr_frame", None)
         if frame is not None:
-            stack.append(_entry(frame))
+            stack.append(entry_of(frame))
         coroutine = getattr(coroutine, "cr_await", None)
-    return _own(stack)
+    return where_in(stack)
 
 
 def where_of_thread(thread_id: int) -> str:
@@ -197,35 +156,6 @@ def where_of_thread(thread_id: int) -> str:
     stack = []
     frame = sys._current_frames().get(thread_id)
     while frame is not None:
-        stack.append(_entry(frame))
+        stack.append(entry_of(frame))
         frame = frame.f_back
-    return _own(stack[::-1])
-
-
-def line_of(function: Callable[..., Any]) -> str:
-    """Where a function is written."""
-    code = getattr(inspect.unwrap(getattr(function, "__func__", function)), "__code__", None)
-    return f"{Path(code.co_filename).name} line {code.co_firstlineno}" if code is not None else ""
-
-
-Entry = tuple[str, int, str]  # file, line, function
-
-
-def _entry(frame: FrameType) -> Entry:
-    return frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
-
-
-def _own(stack: Sequence[Entry]) -> str:
-    """The innermost entry that is the user's; else of a package's; else the innermost. The outermost comes first."""
-    packaged = [entry for entry in stack if not entry[0].startswith(("<", _PACKAGE)) and PACKAGES in entry[0]]
-    found = _theirs(stack) or packaged or list(stack)
-    return _text(found[-1]) if found else ""
-
-
-def _theirs(stack: Sequence[Entry]) -> list[Entry]:
-    return [e for e in stack if not e[0].startswith(("<", _PACKAGE, _STDLIB)) and PACKAGES not in e[0]]
-
-
-def _text(entry: Entry) -> str:
-    file, line, function = entry
-    return f"{Path(file).name} line {line}{f', {function}' if function else ''}"
+    return where_in(stack[::-1])

@@ -14,9 +14,12 @@ logprobs       logprobs of sampled tokens under some weights, without ever holdi
 losses         what a learner minimises
 master         fp32 master weights behind those that the model computes with, and the optimizer
 model          load a causal language model from a local folder, and know what it lets us do with it
+norms          the norm of all gradients, whatever pieces of them a rank holds
 packing        which tokens go through the model together
+ranks          the learner of many processes
 schedule       the learning rate of each step
 step_metrics   what an optimizer step reports
-torch_learner  the learner that trains: one process, one model
+torch_learner  the learner that trains: one process, or one rank of a model
+team           who computes a step together: one process, or many ranks
 toy            a learner that only counts
 """

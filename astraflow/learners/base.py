@@ -51,3 +51,7 @@ class Learner(Protocol):
     def export_model(self, folder: Path) -> None:
         """Write a folder that `transformers.AutoModelForCausalLM.from_pretrained` loads."""
         ...
+
+    def close(self) -> None:
+        """End what it has besides memory: other processes. From any thread; nothing is called afterwards."""
+        ...

@@ -7,6 +7,7 @@ Axes: N sampled token of a micro-batch, M of a batch, D width.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +19,7 @@ from astraflow.learners.logprobs import micro_batch_states
 from astraflow.learners.master import MasterWeights
 from astraflow.learners.model import LoadedModel
 from astraflow.learners.packing import MicroBatch
+from astraflow.learners.team import Team
 
 
 class ValueHead(nn.Module):
@@ -44,9 +46,11 @@ class ValueHead(nn.Module):
 class Critic:
     """The head with its optimizer; of the trainer's it shares betas and clipping, but not its learning rate."""
 
-    def __init__(self, width: int, section: CriticSection, trainer: TrainerSection, device: torch.device = CPU) -> None:
+    def __init__(
+        self, width: int, section: CriticSection, trainer: TrainerSection, team: Team, device: torch.device = CPU
+    ) -> None:
         self.head = ValueHead(width, section.coefficient, device)
-        self.weights = MasterWeights(self.head, trainer, dtype=torch.float32, dither_seed=None)
+        self.weights = MasterWeights(self.head, trainer, dtype=torch.float32, dither_seed=None, team=team)
         self.steps = 0  # batches behind it
         self._section = section
 
@@ -56,11 +60,14 @@ class Critic:
         return self.steps < self._section.warmup_steps
 
     @torch.no_grad()
-    def batch_values(self, model: LoadedModel, plan: Sequence[MicroBatch], count: int) -> Tensor:
+    def batch_values(self, model: LoadedModel, plan: Sequence[MicroBatch], count: int, *, team: Team) -> Tensor:
         """float32[M] of `count` tokens; 0 for those outside the plan."""
         values_M = torch.zeros(count, device=model.device)
-        for micro_batch in plan:
-            values_M[placed(micro_batch.order_N, model.device)] = self.head(micro_batch_states(model, micro_batch))
+        for micro_batch in team.own(plan):
+            states_ND = model.run(partial(micro_batch_states, model, micro_batch))
+            values_M[placed(micro_batch.order_N, model.device)] = self.head(states_ND)
+        model.let_go()
+        team.add(values_M)
         return values_M
 
     def apply_gradients(self, norm: float) -> None:

@@ -29,6 +29,17 @@ def build_learner(
         from astraflow.learners.toy import ToyLearner
 
         return ToyLearner(model_folder, section)
+    if section.ranks.size > 1:
+        from astraflow.learners.ranks.lead import RankedLearner
+
+        return RankedLearner(
+            model_folder,
+            section,
+            seed=seed,
+            threads=threads,
+            temperature=temperature,
+            reference_folder=reference_folder,
+        )
     from astraflow.learners.torch_learner import TorchLearner
 
     return TorchLearner(

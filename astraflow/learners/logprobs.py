@@ -15,6 +15,7 @@ from torch import Tensor
 from astraflow.compute import placed
 from astraflow.learners.model import LoadedModel
 from astraflow.learners.packing import MicroBatch
+from astraflow.learners.team import Team
 
 # A block of fp32 logits: big enough for full speed, small beside the activations.
 LOGIT_BLOCK_BYTES = 64 << 20
@@ -34,12 +35,19 @@ def micro_batch_logprobs(
 
     And on request that distribution's entropy at each of them, in nats, with gradient too.
     """
-    states_ND = micro_batch_states(model, micro_batch)
-    return state_logprobs(model, micro_batch, states_ND, temperature=temperature, with_entropy=with_entropy)
+
+    def work() -> tuple[Tensor, Tensor | None]:
+        states_ND = micro_batch_states(model, micro_batch)
+        return state_logprobs(model, micro_batch, states_ND, temperature=temperature, with_entropy=with_entropy)
+
+    return model.run(work)
 
 
 def micro_batch_states(model: LoadedModel, micro_batch: MicroBatch) -> Tensor:
-    """[N, D] with gradient, in the compute dtype: the hidden states that the targets are predicted from."""
+    """[N, D] with gradient, in the compute dtype: the hidden states that the targets are predicted from.
+
+    Only inside `model.run`, as the next.
+    """
     tokens_BL = placed(micro_batch.tokens_BL, model.device)
     backbone: Any = model.backbone
     if micro_batch.segments_BL is None:
@@ -76,14 +84,25 @@ def state_logprobs(
 
 @torch.no_grad()
 def batch_logprobs(
-    model: LoadedModel, plan: Sequence[MicroBatch], elsewhere_M: Tensor, *, temperature: Temperature
+    model: LoadedModel, plan: Sequence[MicroBatch], elsewhere_M: Tensor, *, temperature: Temperature, team: Team
 ) -> Tensor:
     """float32[M], no gradient: logprobs of all targets of the plan, and `elsewhere_M` of the tokens outside it."""
-    logprobs_M = elsewhere_M.clone()
-    for micro_batch in plan:
+    found_M = torch.zeros_like(elsewhere_M)
+    for micro_batch in team.own(plan):
         logprobs_N, _ = micro_batch_logprobs(model, micro_batch, temperature=temperature)
-        logprobs_M[placed(micro_batch.order_N, model.device)] = logprobs_N
-    return logprobs_M
+        found_M[placed(micro_batch.order_N, model.device)] = logprobs_N
+    model.let_go()
+    team.add(found_M)  # each target was some rank's own, and is 0 elsewhere
+    return planned_or(plan, found_M, elsewhere_M)
+
+
+def planned_or(plan: Sequence[MicroBatch], found_M: Tensor, elsewhere_M: Tensor) -> Tensor:
+    """`found_M` of the targets of the plan, `elsewhere_M` of all others."""
+    values_M = elsewhere_M.clone()
+    for micro_batch in plan:
+        order_N = placed(micro_batch.order_N, elsewhere_M.device)
+        values_M[order_N] = found_M[order_N]
+    return values_M
 
 
 def _segment_mask(segments_BL: Tensor, dtype: torch.dtype) -> Tensor:
@@ -155,4 +174,5 @@ def _scaled(raw: Tensor, scale: float | Tensor, rows: slice) -> Tensor:
 
 def _blocks(hidden_ND: Tensor, head_VD: Tensor) -> list[slice]:
     rows = max(1, LOGIT_BLOCK_BYTES // (4 * head_VD.shape[0]))
-    return [slice(i, min(i + rows, len(hidden_ND))) for i in range(0, len(hidden_ND), rows)]
+    count = len(hidden_ND)
+    return [slice(i, min(i + rows, count)) for i in range(0, max(1, count), rows)]  # an empty pass has one, of none

@@ -86,6 +86,19 @@ def plan_micro_batches(
     ]
 
 
+def empty_micro_batch() -> MicroBatch:
+    """One row that predicts nothing: what a rank computes while others have a pass more."""
+    none = np.zeros(0, np.int64)
+    return MicroBatch(
+        tokens_BL=np.zeros((1, 2), np.int64),
+        positions_BL=np.arange(2, dtype=np.int64)[None],
+        segments_BL=None,
+        sources_N=none,
+        targets_N=none,
+        order_N=none,
+    )
+
+
 def shared_prefix(members: Sequence[PackItem]) -> int:
     """Tokens that all sequences have in common before the first sampled one of any."""
     limit = min(int(item.sampled_T.argmax()) for item in members)

@@ -1,6 +1,7 @@
-"""One process, one model, plain torch, on the CPU or on a GPU.
+"""One model, plain torch, on the CPU or a GPU: the learner of one process, or one rank of those that compute together.
 
-Not here: batches' order, versions and publishing (the trainer actor), sharding. Blocking; one thread calls it.
+Not here: batches' order, versions and publishing (the trainer actor), how ranks are started and told (`ranks/`).
+Blocking; one thread calls it, and on every rank the same calls are made in the same order.
 Invariant: a step that reports `trained=False` leaves weights, optimizer and step count bit for bit as they were.
 Its metrics are those of `step_metrics.py`.
 """
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from astraflow import clock
 from astraflow.compute import CPU, compute_device, compute_dtype, placed
@@ -27,10 +29,13 @@ from astraflow.learners.logprobs import Temperature, batch_logprobs
 from astraflow.learners.losses.compose import Loss, Prepared
 from astraflow.learners.losses.tokens import LossBatch
 from astraflow.learners.master import MasterWeights
-from astraflow.learners.model import load_frozen, load_model
+from astraflow.learners.model import LoadedModel, load_frozen, load_model
 from astraflow.learners.packing import Costs, MicroBatch, PackItem, plan_micro_batches
+from astraflow.learners.ranks.group import Ranks
+from astraflow.learners.ranks.owners import Owners
 from astraflow.learners.schedule import scheduled_rate
 from astraflow.learners.step_metrics import Update, step_metrics, value_metrics
+from astraflow.learners.team import Alone, Team
 from astraflow.messages import Probe, Sample, array_of
 from astraflow.messages.metric_names import (
     TRAIN_ENTROPY,
@@ -44,6 +49,7 @@ from astraflow.messages.metric_names import (
 from astraflow.models.export import described, export_tensors
 from astraflow.models.facts import read_facts
 from astraflow.models.folder import read_files, write_model
+from astraflow.models.loading import Sharding
 from astraflow.models.probe import probe_row, scored
 from astraflow.weights.codec.tensors import HostTensor
 
@@ -63,6 +69,7 @@ class TorchLearner:
             at 1.
         share_prefixes: compute the prompt of a group once where that is cheaper and the model allows it.
         reference_folder: the model that a KL is taken to, read if loss.kl > 0; None: `model_folder`.
+        team: the ranks that compute it together, and `sharding` how they cut the model; None: this process alone.
     """
 
     def __init__(
@@ -75,28 +82,35 @@ class TorchLearner:
         temperature: float = 1.0,
         share_prefixes: bool = True,
         reference_folder: Path | None = None,
+        team: Team | None = None,
+        sharding: Sharding | None = None,
     ) -> None:
         torch.set_num_threads(threads)
         self._section = section
         self._temperature = temperature
         self._loss = Loss(section.loss, section.critic)
+        self._team: Team = team or Alone()
         self._device = compute_device(section.device)
-        self._model = load_model(model_folder)
+        self._dtype = dtype = compute_dtype(section.dtype, self._device)
+        self._model = load_model(model_folder, sharding, activation_checkpointing=section.activation_checkpointing)
         self._model.module.to(self._device)
         self._share_prefixes = share_prefixes and self._model.shares_prefixes
         self._costs = Costs(attention=self._model.attention_cost)
         self._steps = 0
-        dtype = compute_dtype(section.dtype, self._device)
         self._files = described(read_files(model_folder), self._model.module, dtype)
         self._master = MasterWeights(
-            self._model.module, section, dtype=dtype, dither_seed=seed if section.dither else None
+            self._model.module, section, dtype=dtype, dither_seed=seed if section.dither else None, team=self._team
         )
+        self._owners: Owners | None = None
+        if isinstance(self._team, Ranks):
+            masters = self._master.masters
+            self._owners = Owners(masters, dict.fromkeys(masters, 0), self._team)
         self._critic: Critic | None = None
         if section.critic is not None:
-            self._critic = Critic(self._model.head_VD.shape[1], section.critic, section, self._device)
+            self._critic = Critic(self._model.head_VD.shape[1], section.critic, section, self._team, self._device)
         # In the learner's own dtype: before the first step the KL is exactly 0.
         reference = reference_folder or model_folder
-        self._reference = load_frozen(reference, dtype) if self._loss.needs_reference else None
+        self._reference = load_frozen(reference, dtype, sharding) if self._loss.needs_reference else None
         if self._reference is not None:
             self._reference.module.to(self._device)
         _logger.info(
@@ -166,14 +180,14 @@ class TorchLearner:
         looks = needs_proximal or self._reference is not None or self._critic is not None
         plan = self._plan(batch.items) if looks else []
         if needs_proximal:
-            proximal_M = batch_logprobs(self._model, plan, behaviour_M, temperature=temperature)
+            proximal_M = self._logprobs(self._model, plan, behaviour_M, temperature)
         if not batch.reported:
             assert proximal_M is not None
             behaviour_M = proximal_M  # nothing but metrics looks at it
         if self._reference is not None:
-            reference_M = batch_logprobs(self._reference, plan, behaviour_M, temperature=temperature)
+            reference_M = self._logprobs(self._reference, plan, behaviour_M, temperature)
         if self._critic is not None:
-            values_M = self._critic.batch_values(self._model, plan, batch.sampled_tokens)
+            values_M = self._critic.batch_values(self._model, plan, batch.sampled_tokens, team=self._team)
         return self._loss.prepare(
             LossBatch(
                 behaviour_M=behaviour_M,
@@ -191,9 +205,7 @@ class TorchLearner:
         plan = self._plan(batch.items_of(chosen_S))
         current_M = None
         if self._loss.needs_current:
-            current_M = batch_logprobs(
-                self._model, plan, prepared.anchor_M, temperature=temperature_of(batch, self._device)
-            )
+            current_M = self._logprobs(self._model, plan, prepared.anchor_M, temperature_of(batch, self._device))
         weights = self._loss.weigh(prepared, chosen_S=placed(chosen_S, self._device), current_M=current_M)
         prepare_s = clock.monotonic() - started
         critic = self._critic
@@ -205,6 +217,7 @@ class TorchLearner:
             weights,
             temperature=temperature_of(batch, self._device),
             critic=critic,
+            team=self._team,
         )
         if not math.isfinite(found.loss + found.value_loss):
             return self._skip("nan_loss", found.loss + found.value_loss)
@@ -239,6 +252,11 @@ class TorchLearner:
             share_prefixes=self._share_prefixes,
         )
 
+    def _logprobs(
+        self, model: LoadedModel, plan: Sequence[MicroBatch], elsewhere_M: Tensor, temperature: Temperature
+    ) -> Tensor:
+        return batch_logprobs(model, plan, elsewhere_M, temperature=temperature, team=self._team)
+
     def _skip(self, reason: str, loss: float) -> Update:
         self._master.drop_gradients()
         if self._critic is not None:
@@ -253,8 +271,16 @@ class TorchLearner:
         return scheduled_rate(self._section, self._steps)
 
     def export(self) -> Mapping[str, HostTensor]:
-        """The weights in the compute dtype, which is the rollout dtype; stable copies under Hugging Face names."""
-        return export_tensors(self._model.module.state_dict(), self._model.layout)
+        """The weights in the compute dtype, which is the rollout dtype; stable copies under Hugging Face names.
+
+        Of a sharded model the lead has them all, and the other ranks none.
+        """
+        if self._owners is None:
+            return export_tensors(self._model.module.state_dict(), self._model.layout)
+        state = dict(self._model.module.named_buffers()) if self._team.rank == 0 else {}
+        state |= dict(self._owners.gathered(self._dtype))
+        layout = {name: piece for name, piece in self._model.layout.items() if piece.name in state}
+        return export_tensors(state, layout)
 
     def probe(self) -> Probe | None:
         facts = read_facts(self._files)
@@ -275,11 +301,11 @@ class TorchLearner:
         )
         batch = read_batch([sample], vocabulary=self._model.vocabulary)
         elsewhere_M = torch.zeros(batch.sampled_tokens, device=self._device)
-        logprobs_M = batch_logprobs(self._model, self._plan(batch.items), elsewhere_M, temperature=1.0)
+        logprobs_M = self._logprobs(self._model, self._plan(batch.items), elsewhere_M, 1.0)
         return Probe(
             tokens=tuple(row_T.tolist()),
             logprobs=tuple(logprobs_M.tolist()),
-            dtype=str(self._model.head_VD.dtype).removeprefix("torch."),
+            dtype=str(self._dtype).removeprefix("torch."),
         )
 
     def model_files(self) -> Mapping[str, bytes]:
@@ -291,7 +317,7 @@ class TorchLearner:
         tensors = self._master.tensors()
         if self._critic is not None:
             tensors |= {CRITIC + name: tensor for name, tensor in self._critic.tensors().items()}
-        write_state(folder, tensors, steps=self._steps)
+        write_state(folder, tensors, steps=self._steps, team=self._team)
 
     def restore(self, folder: Path) -> None:
         """Read what `save` wrote; nothing changes if it raises WeightsError.
@@ -299,7 +325,7 @@ class TorchLearner:
         A critic that the state knows nothing of starts afresh, its warm-up too; one that the run file no longer has is
         left behind.
         """
-        tensors, steps = read_state(folder)
+        tensors, steps = read_state(folder, like=self._master.like, team=self._team)
         critic = {name.removeprefix(CRITIC): t for name, t in tensors.items() if name.startswith(CRITIC)}
         wrong = self._master.misfits(tensors)
         if self._critic is not None and critic:
@@ -313,9 +339,14 @@ class TorchLearner:
         if self._critic is not None and critic:
             self._critic.replace(critic)
 
+    def close(self) -> None:
+        """It has nothing but memory; the ranks' lead ends them."""
+
     def export_model(self, folder: Path) -> None:
         """Write a folder that transformers loads, tokenizer and chat template included."""
-        write_model(folder, self._files, self.export())
+        tensors = self.export()
+        if self._team.rank == 0:
+            write_model(folder, self._files, tensors)
 
 
 def temperature_of(batch: Batch, device: torch.device = CPU) -> Temperature:

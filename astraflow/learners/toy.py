@@ -86,6 +86,9 @@ class ToyLearner:
             raise WeightsError(f"toy learner state in {folder} has {weights.shape} weights, expected {TOY_VOCAB}")
         self._weights, self._steps = weights.copy(), state.steps
 
+    def close(self) -> None:
+        """It has nothing but memory."""
+
     def export_model(self, folder: Path) -> None:
         """config.json and safetensors; no transformers model is behind a toy."""
         write_model(folder, self._files, self.export())

@@ -22,6 +22,10 @@ from astraflow.messages.arrays import Array, array_of
 from astraflow.messages.codec import SCHEMA_VERSION, Decoded, Envelope, decode, encode, encode_envelope
 from astraflow.messages.control import (
     CONTROL_EVENT,
+    EVENT_LEVELS,
+    FINISHED,
+    PROCESS_FAILED,
+    STOPPED,
     Control,
     ControlKind,
     Decision,
@@ -39,8 +43,10 @@ from astraflow.messages.control import (
     RunRecord,
     SnapshotPointer,
     Submission,
+    goal,
+    is_goal,
 )
-from astraflow.messages.episodes import TRAINABLE_REASONS, Episode, Reason, Task, TaskRef, Trajectory, Turn
+from astraflow.messages.episodes import TRAINABLE_REASONS, Episode, Reason, Spoken, Task, TaskRef, Trajectory, Turn
 from astraflow.messages.generation import (
     ChunkKind,
     GenCancel,
@@ -68,8 +74,12 @@ from astraflow.messages.weights import (
 
 __all__ = [
     "CONTROL_EVENT",
+    "EVENT_LEVELS",
+    "FINISHED",
     "MESSAGE_TYPES",
+    "PROCESS_FAILED",
     "SCHEMA_VERSION",
+    "STOPPED",
     "TRAINABLE_REASONS",
     "Array",
     "ChunkKind",
@@ -107,6 +117,7 @@ __all__ = [
     "SampleBatch",
     "Sampling",
     "SnapshotPointer",
+    "Spoken",
     "Submission",
     "Task",
     "TaskRef",
@@ -121,4 +132,6 @@ __all__ = [
     "decode",
     "encode",
     "encode_envelope",
+    "goal",
+    "is_goal",
 ]

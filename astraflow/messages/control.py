@@ -139,8 +139,12 @@ class ControlKind(StrEnum):
     PAUSE = "pause"  # issue no more tasks; what runs goes on
     RESUME = "resume"
     EVALUATE = "evaluate"  # begin a round of the evaluation `name`
+    STOP = "stop"  # end the run everywhere; `up` or `submit` continues it
     SET = "set"  # change the data algorithms' knob `name` to `value`
 
+
+PROCESS_FAILED = "process-failed"
+"""Name of the event of a process that its node doesn't start again; field `ends` = the node ends for it."""
 
 CONTROL_EVENT = "control"
 """Name of the event that answers an order: its fields have the order's id, and `refusal`, "" = it is carried out."""
@@ -173,6 +177,9 @@ class Ledger(Message, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()  # sentences on the last groups that weren't trained, oldest first; at most ten
 
 
+EVENT_LEVELS = ("info", "warning", "error")
+
+
 class Event(Message, frozen=True, kw_only=True):
     """Something a person may want to know. Subject event.<level>."""
 
@@ -198,6 +205,21 @@ class Metrics(Message, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
 
 
+STOPPED = "stopped"  # a person ended it
+FINISHED = "finished"
+_GOAL = "goal reached: "
+
+
+def goal(sentence: str) -> str:
+    """What `RunRecord.stop_requested` says of a run whose `stop_when` is met."""
+    return f"{_GOAL}{sentence}"
+
+
+def is_goal(stop_requested: str) -> bool:
+    """Whether a run ended because its `stop_when` was met."""
+    return stop_requested.startswith(_GOAL)
+
+
 class RunRecord(Message, frozen=True, kw_only=True):
     """What a joining node must know. KV key run."""
 
@@ -205,4 +227,4 @@ class RunRecord(Message, frozen=True, kw_only=True):
     incarnation: str  # uuid; part of every id
     config_json: bytes  # the resolved run file
     created_at: float
-    stop_requested: str = ""  # why the run is to end; "" = go on
+    stop_requested: str = ""  # why the run is to end, STOPPED, FINISHED or a goal; "" = go on

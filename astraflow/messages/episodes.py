@@ -77,6 +77,13 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     sampling: Sampling | None = None  # that it was sampled with; None (old records): as the policy's table says
 
 
+class Spoken(msgspec.Struct, frozen=True, kw_only=True):
+    """One message of a conversation, as people read it."""
+
+    role: str  # system | user | assistant | tool; context = a prompt in tokens; "" = a note on what is left out
+    content: str
+
+
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     """One policy's turns in one episode, with its reward."""
 
@@ -87,6 +94,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     parent: int = -1  # index of the trajectory that spawned this one; -1 = none
     reward_parts: dict[str, float] = {}
     text: str = ""  # a readable view; never trained on
+    messages: tuple[Spoken, ...] = ()  # likewise, of all that was said; shortened; () = not kept
 
 
 class Episode(TaskRef, Message, frozen=True, kw_only=True):

@@ -9,7 +9,10 @@ from astraflow.messages.message import Message
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
-    """How to sample. `temperature` 0 is greedy. `top_k` 0 and `top_p` 1 are off."""
+    """How to sample. `temperature` 0 is greedy. `top_k` 0 and `top_p` 1 are off.
+
+    What an engine doesn't have it refuses; `stop` needs none, for the requester looks for these strings.
+    """
 
     max_new_tokens: int = 256
     temperature: float = 1.0
@@ -17,6 +20,11 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     top_p: float = 1.0
     stop_token_ids: tuple[int, ...] = ()  # added to the model's own end tokens
     ignore_eos: bool = False
+    stop: tuple[str, ...] = ()  # the first token with which one of these stands in the text is the last
+    seed: int | None = None  # of this call alone; None: what task, policy and turn give
+    min_tokens: int = 0  # before these no end token is sampled, and no stop string counts
+    presence_penalty: float = 0.0  # taken from the logits of tokens that were sampled before; 0 is off
+    frequency_penalty: float = 0.0  # the same, times how often
 
 
 class TemperatureSpan(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass, field
 
 TRAIN, EVAL, ROLLOUT, DATAFLOW, WEIGHTS = "train", "eval", "rollout", "dataflow", "weights"  # Metrics.kind
+METRIC_KINDS = (TRAIN, EVAL, ROLLOUT, DATAFLOW, WEIGHTS)
 GAUGE = "gauge"  # no kind of Metrics: a number in Member.gauges
 
 LABEL_SET = "set"  # Metrics.labels of kind eval: name of the [eval.<name>] table

@@ -26,6 +26,11 @@ def printable(text: str) -> str:
     )
 
 
+def printable_lines(text: str) -> str:
+    """The text with its own line breaks; what else can't be printed is replaced, and tabs are spaces."""
+    return "\n".join(printable(line) for line in text.replace("\r\n", "\n").split("\n"))
+
+
 def with_printable_texts(value: T) -> T:
     """The same message with all of its texts printable, keys included."""
     cleaned: Any = value

@@ -6,6 +6,7 @@ Nothing ever touches a model hub or runs code of a folder.
 """
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,20 @@ from astraflow.weights.codec.tensors import HostTensor
 NAMED = 5  # tensors in a message
 
 
-def load_causal(folder: Path) -> Any:
-    """transformers' model of a folder, in its checkpoint's dtype, in eval mode. Raises ConfigError."""
+@dataclass(frozen=True, kw_only=True)
+class Sharding:
+    """How ranks, whose process group is there already, load a model: each reads and holds its own pieces, in fp32."""
+
+    data: int  # ranks that a copy of the model is cut among
+    replicate: int = 1  # such copies
+    dtype: torch.dtype  # that it computes in: pieces are cast as they are gathered
+
+
+def load_causal(folder: Path, sharding: Sharding | None = None) -> Any:
+    """transformers' model of a folder, in its checkpoint's dtype, in eval mode. Raises ConfigError.
+
+    With `sharding` its parameters are fp32 and this rank's pieces; all ranks call this together.
+    """
     check_folder(folder)
     config = derived_config(read_facts(read_files(folder)).config)
     if type(config) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
@@ -37,7 +50,8 @@ def load_causal(folder: Path) -> Any:
         model, info = transformers.AutoModelForCausalLM.from_pretrained(
             folder,
             config=config,
-            dtype="auto",
+            dtype="auto" if sharding is None else torch.float32,
+            **_distributed(sharding),
             local_files_only=True,
             trust_remote_code=False,
             output_loading_info=True,
@@ -49,6 +63,18 @@ def load_causal(folder: Path) -> Any:
     model.eval()
     check_runs(model)
     return model
+
+
+def _distributed(sharding: Sharding | None) -> dict[str, Any]:
+    if sharding is None:
+        return {}
+    from transformers.distributed import DistributedConfig
+
+    mixed = sharding.dtype == torch.bfloat16  # gradients are added up in fp32 either way
+    config = DistributedConfig(
+        fsdp_size=sharding.data, dp_replicate_size=sharding.replicate, fsdp_mixed_precision=mixed
+    )
+    return {"distributed_config": config}
 
 
 def check_runs(model: Any) -> None:

@@ -15,6 +15,7 @@ from astraflow.errors import ConfigError
 from astraflow.extras import install_hint
 from astraflow.models.cache import built_folder, run_builder
 from astraflow.models.tiny_tasks import CHARACTERS, TINY_TASKS, TinyTask, tiny_question
+from astraflow.named import did_you_mean
 
 _SPECIAL_TOKENS = ("<pad>", "<bos>", "<eos>", "<unk>")
 _CHAT_TEMPLATE = (
@@ -33,7 +34,9 @@ def prepare_tiny(task: TinyTask, seed: int = 0, cache: Path | None = None) -> Pa
     Raises: ConfigError for an unknown task, or if torch or transformers is missing.
     """
     if task not in TINY_TASKS:
-        raise ConfigError(f"tiny task is {task!r}, expected one of {', '.join(TINY_TASKS)}")
+        raise ConfigError(
+            f"tiny task is {task!r}, expected one of {', '.join(TINY_TASKS)}{did_you_mean(str(task), TINY_TASKS)}"
+        )
     missing = [name for name in ("torch", "transformers", "tokenizers") if not importlib.util.find_spec(name)]
     if missing:
         raise ConfigError(f"the model tiny-{task} needs {', '.join(missing)}; run: {install_hint('train')}")

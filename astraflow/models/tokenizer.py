@@ -165,6 +165,10 @@ class FolderTokenizer:
         own = self._tokenizer.token_to_id(files.special["eos_token"]) if "eos_token" in files.special else None
         self.eos_token_ids = tuple(sorted({*known, *(() if own is None else (own,))}))
 
+    @property
+    def has_template(self) -> bool:
+        return bool(self._templates)
+
     def template(self, messages: Sequence[_ChatMessageLike], tools: Sequence[Mapping[str, Any]] = ()) -> str:
         dicts = [{"role": utf8(message.role), "content": _clean(message.content)} for message in messages]
         contents = [message["content"] for message in dicts]

@@ -3,6 +3,7 @@
 autojoin     takes roles as the run needs them
 capability   what this machine has and lacks for the roles of a run
 child        one child process of a node
+clouds       what a cloud's metadata service says of this machine's end
 demand       which roles a node takes up
 disk         a nats-server's disk: full, and free again
 entering     how `up` enters a run on the bus

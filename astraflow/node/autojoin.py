@@ -85,7 +85,7 @@ class AutoJoin:
             with suppress(BusError):  # a server that has just started lacks some for a moment
                 self._view.queues = await self._ctx.bus.queues.depths()
         more = extras(self._view, own, reserved=mine)
-        if due or more:
+        if (due or more) and not supervisor.draining:
             self._start(supervisor, [*due, *more], expected=[role for role in mine if role not in due])
         own = self._tell(supervisor)
         self._ctx.waits_for("" if own.held else "a role that is needed and that this machine can have")

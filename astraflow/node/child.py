@@ -44,6 +44,14 @@ class Child:
     drained: bool = False  # told to end
     killed: bool = False
     ended: asyncio.Event = field(default_factory=asyncio.Event)
+    why: str = ""  # it failed last as it began
+    _alike: int = 0  # as often as that in a row
+
+    def fails_alike(self, why: str) -> int:
+        """It has failed as it began; how often it has done so in a row. "" = it has ended in another way."""
+        self._alike = self._alike + 1 if why == self.why else 1
+        self.why = why
+        return self._alike
 
     async def run(self) -> int:
         """Start the process and wait for its end; its exit code, negative for a signal."""

@@ -13,8 +13,9 @@ from rich.console import Console
 from astraflow import clock
 from astraflow.bus import Bus, wiring
 from astraflow.config import RunConfig, from_json, to_json
-from astraflow.errors import ConfigError
-from astraflow.messages import Member, MemberState, Progress, RunRecord
+from astraflow.errors import ConfigError, MessageError, UnreadableValueError
+from astraflow.messages import FINISHED, Member, MemberState, Progress, RunRecord, is_goal
+from astraflow.messages.ids import parse_task_id
 from astraflow.node.node import say
 from astraflow.node.run_changes import check_changes
 from astraflow.runfile.checks import trainable
@@ -44,22 +45,46 @@ async def refuse_a_twin(bus: Bus, config: RunConfig, console: Console, *, node: 
 
 async def enter_run(bus: Bus, config: RunConfig, console: Console) -> bool:
     """Create or update the run's record; False if the run has ended and nothing is left to do. Raises ConfigError."""
-    entry = await bus.kv.get(wiring.RUN.key())
+    try:
+        entry = await bus.kv.get(wiring.RUN.key())
+        revision, why = (entry.revision, "") if entry is not None else (0, "it is gone")
+    except UnreadableValueError as exc:
+        entry, revision, why = None, exc.revision, str(exc)
     if entry is None or not isinstance(entry.message, RunRecord):
+        incarnation = await _incarnation_of_log(bus)
+        if incarnation:
+            say(console, f"the run's record is lost ({why}); made anew from its log of decisions", style="yellow")
         record = RunRecord(
-            name=config.run.name, incarnation=uuid.uuid4().hex, config_json=to_json(config), created_at=clock.wall()
+            name=config.run.name,
+            incarnation=incarnation or uuid.uuid4().hex,
+            config_json=to_json(config),
+            created_at=clock.wall(),
         )
-        await bus.kv.put(wiring.RUN.key(), record, expected_revision=entry.revision if entry else 0)
+        await bus.kv.put(wiring.RUN.key(), record, expected_revision=revision)
         return True
     old = entry.message
     for change in check_changes(from_json(old.config_json), config):
         say(console, f"changed since the run began: {change}")
-    if old.stop_requested == "finished" and not await _extend(bus, config):
+    if old.stop_requested == FINISHED and not await _extend(bus, config):
+        return False
+    if is_goal(old.stop_requested) and from_json(old.config_json).run.stop_when == config.run.stop_when:
+        say(console, f"{old.stop_requested}; go on with another goal, or none: --set run.stop_when=")
         return False
     record = msgspec.structs.replace(old, config_json=to_json(config), stop_requested="")
     if record != old:
         await bus.kv.put(wiring.RUN.key(), record, expected_revision=entry.revision)
     return True
+
+
+async def _incarnation_of_log(bus: Bus) -> str:
+    """Of a run whose record is lost: every group's id begins with it. "" if nothing was ever decided."""
+    topology = bus.topology
+    try:
+        last = await bus.logs.last(topology.decisions, topology.decision())
+    except MessageError:
+        return ""
+    found = parse_task_id(f"{last.message.group_id}/0") if last is not None else None
+    return found[0] if found is not None else ""
 
 
 async def _extend(bus: Bus, config: RunConfig) -> bool:

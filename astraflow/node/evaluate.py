@@ -13,10 +13,11 @@ from typing import NamedTuple
 import msgspec
 from rich.console import Console
 
-from astraflow.config import EXTERNAL, RunConfig, WeightsSection
+from astraflow.config import EXTERNAL, SESSIONS, RunConfig, WeightsSection
 from astraflow.errors import ConfigError, EngineError
 from astraflow.messages import Metrics
 from astraflow.messages.metric_names import EVAL
+from astraflow.named import nearest
 from astraflow.node.up import UpOptions, up
 from astraflow.view.jsonl_lines import read_episodes, read_metrics
 
@@ -38,11 +39,11 @@ def evaluation_of(config: RunConfig, models: dict[str, str], sets: Sequence[str]
     """
     wanted = {name: section for name, section in config.eval.items() if not sets or name in sets}
     if missing := set(sets) - set(wanted):
-        raise ConfigError(f"there is no [eval.{min(missing)}]; there are {', '.join(config.eval) or 'none'}")
+        raise ConfigError(f"there is no [eval.{min(missing)}]{nearest(min(missing), config.eval)}")
     if not wanted:
         raise ConfigError("the run file has no [eval.<name>]: nothing to evaluate")
     for name, section in wanted.items():
-        if config.envs[section.env].agent == EXTERNAL:
+        if config.envs[section.env].agent in (EXTERNAL, SESSIONS):
             raise ConfigError(f"[eval.{name}] is played by agents that join, and nobody can join an evaluation")
     policies = {
         name: msgspec.structs.replace(

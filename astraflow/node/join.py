@@ -49,6 +49,7 @@ class JoinOptions:
         name: how the node's name begins; "" = the machine's name.
         threads: cores to use; 0 = all that this process may.
         grace_s: time to drain; 0 = the run's node.grace_s.
+        quiet: the run's progress is not shown, only what this node does.
     """
 
     run: str = ""
@@ -57,6 +58,7 @@ class JoinOptions:
     name: str = ""
     threads: int = 0
     grace_s: float = 0.0
+    quiet: bool = False
     preemption: Preemption = field(default_factory=Preemption)
 
 
@@ -89,7 +91,7 @@ async def join(connection: Connection, options: JoinOptions, console: Console) -
                 options=connection.options(),
                 console=console,
                 stopper=stopper,
-                view=partial(live_view, bus, console),
+                view=_unseen if options.quiet else partial(live_view, bus, console),
                 preemption=options.preemption,
                 grace_s=options.grace_s or config.node.grace_s,
                 autojoin=None
@@ -100,6 +102,10 @@ async def join(connection: Connection, options: JoinOptions, console: Console) -
             return report_failure(failure, console)
         say(console, f"node {node} left run {record.name}")
         return 130 if stopper.signals > 1 else 0
+
+
+async def _unseen(over: asyncio.Event) -> None:
+    await over.wait()
 
 
 async def _open_run(

@@ -5,7 +5,9 @@ Shutdown order: rollout, policy, dataflow, trainer, recorder, all within the gra
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -17,8 +19,8 @@ from astraflow.actors.base.run_record import read_record
 from astraflow.bus import Bus, BusOptions, wiring
 from astraflow.concurrency import innermost
 from astraflow.config import from_json
-from astraflow.errors import BusError, ConfigError
-from astraflow.messages import MemberState, Progress, RunRecord
+from astraflow.errors import BusError, ProcessError
+from astraflow.messages import PROCESS_FAILED, MemberState, Progress, RunRecord
 from astraflow.messages.roles import Role, RoleOf
 from astraflow.node.autojoin import AutoJoin
 from astraflow.node.child import ProcessSpec
@@ -29,6 +31,7 @@ from astraflow.node.stopper import Stopper
 from astraflow.node.supervisor import Failure, Supervisor
 
 UP_NODE = "local"  # the name of the node that `up` is
+_TOLD_WITHIN_S = 5.0
 
 
 async def supervise(
@@ -62,15 +65,29 @@ async def supervise(
     def report(text: str) -> None:
         say(console, text, style="yellow")
 
+    async def tell(failure: Failure) -> None:
+        with contextlib.suppress(BusError, TimeoutError):  # a server that is gone may be what failed
+            async with asyncio.timeout(_TOLD_WITHIN_S):
+                text = f"{failure.process}: {failure.text}"
+                fields = {"process": failure.process, "log": str(failure.log_file), "ends": autojoin is None}
+                await ctx.bus.event("error", PROCESS_FAILED, text, **fields)
+
     supervisor = Supervisor(
         [planned.spec for planned in processes.planned.values()],
         grace_s=grace_s,
         max_restarts=ctx.config.node.max_restarts,
         resume=resume,
         report=report,
+        ranks_lost=partial(ctx.bus.event, "warning", "ranks-lost"),
         startable=ctx.bus.link.up.wait,
         stays=autojoin.failed if autojoin is not None else None,
+        tell=tell,
     )
+    if 0 < preemption.lead_s < grace_s:
+        report(
+            f"node.grace_s is {grace_s:g} s, and {preemption.cloud} gives {preemption.lead_s:g} s: after its notice "
+            f"all processes are told to end at once"
+        )
     orders = NodeOrders(ctx, supervisor, report=report, drained=tell_roles)
     tell_roles()
     stopper.attach(drain=orders.drain_node, kill=supervisor.kill)
@@ -118,9 +135,9 @@ async def _view(view: Callable[[asyncio.Event], Awaitable[None]], over: asyncio.
 
 
 def report_failure(failure: Failure, console: Console) -> int:
-    """Say why a node failed; the return value is the exit code. Raises ConfigError for a mistake of the user."""
-    if failure.user_mistake:
-        raise ConfigError(f"{failure.process}: {failure.text}")
+    """Say why a node failed; the return value is the exit code. Raises ProcessError if the process has said it all."""
+    if failure.told:
+        raise ProcessError(f"{failure.process}: {failure.text}")
     say(console, f"{failure.process} {failure.text}; the end of {failure.log_file}:", style="bold red")
     for line in last_lines(failure.log_file, 15):
         say(console, f"  {line}")

@@ -15,13 +15,13 @@ from astraflow import clock
 from astraflow.actors.base.context import ActorContext
 from astraflow.bus import Bus, wiring
 from astraflow.errors import FencedError
-from astraflow.messages import Drain, MemberState, RunRecord
+from astraflow.messages import STOPPED, Drain, MemberState, RunRecord
 from astraflow.node.preemption import Preemption
 from astraflow.node.supervisor import Supervisor
 
+_LAST_S = 5.0  # of a notice: for what comes after the actors, and for a clock that isn't ours
 _FINISH_S = 120.0
 """After the end of the run: time for the recorder's picture and the final model, before what is left is drained."""
-STOPPED = "stopped"
 _ORDER_TTL_S = 86_400  # a node that is cut off for longer doesn't hear of it
 
 
@@ -69,16 +69,16 @@ class NodeOrders:
     async def follow_preemption(self, preemption: Preemption) -> None:
         """Drain this node when a notice comes."""
         notice = await preemption.noticed(report=self._report)
-        text = f"node {self._ctx.node} is preempted: {notice}; draining"
+        text = f"node {self._ctx.node} is preempted: {notice.text}; draining"
         self._report(text)
-        self.drain_node()
+        self.drain_node(within_s=None if notice.left_s is None else max(notice.left_s - _LAST_S, 1.0))
         await self._ctx.bus.event("warning", "preempted", text, node=self._ctx.node)
 
-    def drain_node(self) -> None:
-        """Stop everything of this node, in order."""
+    def drain_node(self, within_s: float | None = None) -> None:
+        """Stop everything of this node; see `Supervisor.drain`."""
         if not self._supervisor.draining:
             self._ctx.set_state(MemberState.DRAINING)
-        self._supervisor.drain()
+        self._supervisor.drain(within_s)
 
 
 async def order_drain(bus: Bus, target: str, *, by: str) -> None:

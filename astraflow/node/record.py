@@ -9,10 +9,12 @@ from collections.abc import Callable, Mapping
 from astraflow.actors.base.connection import Connection
 from astraflow.actors.base.run_record import other_region, read_record
 from astraflow.bus import NatsBus, Topology
-from astraflow.errors import ConfigError
+from astraflow.errors import BusError, ConfigError
 from astraflow.messages import RunRecord
 from astraflow.messages.roles import Role
+from astraflow.named import did_you_mean
 
+_NAMES_WITHIN_S = 2.0
 LOOK_EVERY_S = 0.5  # a run that isn't there can't be watched
 
 
@@ -27,8 +29,8 @@ async def fetch_record(connection: Connection, run: str, role: Role = Role.OBSER
         record = await read_record(bus)
         if record is None:
             raise ConfigError(
-                f"there is no run {run!r} on {connection.url}{other_region(bus)}; start it there with `astraflow up` "
-                "or `astraflow submit`"
+                f"there is no run {run!r} on {connection.url}{other_region(bus)}{await _meant(bus, run)}; start it "
+                "there with `astraflow up` or `astraflow submit`"
             )
     return record
 
@@ -45,9 +47,19 @@ async def open_run(connection: Connection, run: str, report: Callable[[str], Non
             if record is not None:
                 return record
             if why != said:
-                report(why + other_region(bus))
+                report(why + other_region(bus) + ("" if not run else await _meant(bus, run)))
                 said = why
             await asyncio.sleep(LOOK_EVERY_S)
+
+
+async def _meant(bus: NatsBus, run: str) -> str:
+    """`; did you mean 'multi'?`, if the server has such a run and lets us see it."""
+    try:
+        async with asyncio.timeout(_NAMES_WITHIN_S):
+            names = await bus.runs()
+    except (BusError, TimeoutError):
+        return ""
+    return did_you_mean(run, [name for name in names if name != run])
 
 
 async def _known(bus: NatsBus, run: str) -> Mapping[str, RunRecord]:

@@ -21,20 +21,22 @@ from pathlib import Path
 from typing import Any
 
 from astraflow import clock
-from astraflow.actors.base.exits import EXIT_FENCED, EXIT_USER, describe_exit, last_line
+from astraflow.actors.base.exits import EXIT_AT_START, EXIT_FENCED, EXIT_USER, describe_exit, last_line
+from astraflow.lifeline import EXIT_TOGETHER
 from astraflow.node.child import Child, ProcessSpec
 
 RESTART_WINDOW_S = 600.0
+ALIKE_AT_START = 3
 _FIRST_BACKOFF_S, _LONGEST_BACKOFF_S = 0.25, 15.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """Why the whole ended badly. `user_mistake`: the process said (exit code 3) that restarting won't help."""
+    """Why the whole ended badly. `told`: the text is the process's own sentence, so its log has no more to say."""
 
     process: str
     text: str
-    user_mistake: bool
+    told: bool
     log_file: Path
 
 
@@ -50,6 +52,8 @@ class Supervisor:
         first_backoff_s: pause before the first restart in a row; it doubles up to 15 s.
         startable: awaited before a process is started again, so that what it can't do without is there.
         stays: told of a process that failed for good, in place of draining everything; None = it drains.
+        tell: awaited once for the first failure, before anything is drained for it: who writes the results must know.
+        ranks_lost: awaited with a sentence when a process ended because one that it computes with did; None = `report`.
     """
 
     def __init__(
@@ -63,20 +67,25 @@ class Supervisor:
         first_backoff_s: float = _FIRST_BACKOFF_S,
         startable: Callable[[], Coroutine[Any, Any, Any]] | None = None,
         stays: Callable[[Failure], None] | None = None,
+        tell: Callable[[Failure], Coroutine[Any, Any, None]] | None = None,
+        ranks_lost: Callable[[str], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
         self._children = [Child(spec) for spec in specs]
         self._grace_s = grace_s
         self._max_restarts = max_restarts
         self._resume = resume
         self._report = report
+        self._ranks_lost = ranks_lost
         self._first_backoff_s = first_backoff_s
         self._startable = startable
         self._stays = stays
+        self._tell = tell
         self._closed = asyncio.Event()  # nothing is added any more
         if stays is None:
             self._closed.set()
         self._keepers: asyncio.TaskGroup | None = None  # while run() does, as the next
         self._draining = asyncio.Event()
+        self._at_once = False
         self._group: asyncio.TaskGroup | None = None
         self.failure: Failure | None = None
 
@@ -110,8 +119,14 @@ class Supervisor:
         """Nothing is added any more: `run` returns when all have ended. Idempotent."""
         self._closed.set()
 
-    def drain(self) -> None:
-        """Stop everything in order. Idempotent."""
+    def drain(self, within_s: float | None = None) -> None:
+        """Stop everything in order; what is said first holds.
+
+        `within_s`: the time that there is. If it is less than the grace, all are told at once, in place of stage by
+        stage, so that a checkpoint begins now.
+        """
+        if within_s is not None and within_s < self._grace_s and not self.draining:
+            self._grace_s, self._at_once = within_s, True
         self.close()
         self._draining.set()
         for child in self._children:
@@ -160,12 +175,24 @@ class Supervisor:
                         return
                     self._report(f"{child.spec.name} ended before the run did; starting it again")
                 elif code == EXIT_USER:
-                    self._fail(child, last_line(child.spec.log_file) or "exit code 3", user_mistake=True)
+                    await self._fail(child, last_line(child.spec.log_file) or "exit code 3", told=True)
                     return
                 elif code == EXIT_FENCED:
                     self._report(f"{child.spec.name} was fenced off and starts again: {last_line(child.spec.log_file)}")
+                elif code == EXIT_AT_START and child.fails_alike(last_line(child.spec.log_file)) >= ALIKE_AT_START:
+                    await self._fail(child, f"failed {ALIKE_AT_START} times alike as it began: {child.why}", told=True)
+                    return
+                elif code == EXIT_TOGETHER:
+                    text = f"{child.spec.name} starts again with its ranks: {last_line(child.spec.log_file)}"
+                    if self._ranks_lost is not None:
+                        await self._ranks_lost(text)
+                    else:
+                        self._report(text)
                 else:
-                    self._report(f"{child.spec.name} {describe_exit(code)}; see {child.spec.log_file}")
+                    why = f": {child.why}" if code == EXIT_AT_START else ""
+                    self._report(f"{child.spec.name} {describe_exit(code)}{why}; see {child.spec.log_file}")
+                if code != EXIT_AT_START:
+                    child.fails_alike("")
                 await self._pause_before_restart(child, code)
                 if self._startable is not None:
                     await child.unless_unwanted(self._startable())
@@ -178,16 +205,19 @@ class Supervisor:
             child.restarts.popleft()
         if len(child.restarts) >= self._max_restarts:
             times = f"after {len(child.restarts)} restarts" if child.restarts else "and node.max_restarts is 0"
-            self._fail(child, f"{describe_exit(code)} {times}", user_mistake=False)
+            await self._fail(child, f"{describe_exit(code)} {times}", told=False)
             return
         pause_s = min(_LONGEST_BACKOFF_S, self._first_backoff_s * 2 ** len(child.restarts))
         child.restarts.append(now)
         await child.unless_unwanted(asyncio.sleep(pause_s))
 
-    def _fail(self, child: Child, text: str, *, user_mistake: bool) -> None:
+    async def _fail(self, child: Child, text: str, *, told: bool) -> None:
         spec = child.spec
-        failure = Failure(process=spec.name, text=text, user_mistake=user_mistake, log_file=spec.log_file)
-        self.failure = self.failure or failure
+        failure = Failure(process=spec.name, text=text, told=told, log_file=spec.log_file)
+        if self.failure is None:
+            self.failure = failure
+            if self._tell is not None:
+                await self._tell(failure)
         if self._stays is not None:
             child.unwanted.set()
             self._stays(failure)
@@ -197,6 +227,11 @@ class Supervisor:
     async def _drain_when_asked(self) -> None:
         await self._draining.wait()
         deadline = clock.monotonic() + self._grace_s
+        if self._at_once:
+            for child in self._children:
+                child.tell_to_end()
+            await self._wait_or_kill([child for child in self._children if not child.ended.is_set()], self._grace_s)
+            return
         stages = sorted({child.spec.stage for child in self._children})
         for number, stage in enumerate(stages):
             group = [child for child in self._children if child.spec.stage == stage and not child.ended.is_set()]

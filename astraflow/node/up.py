@@ -1,7 +1,8 @@
 """`astraflow up`: a server, if none is given, and one node with every role, until the run has ended.
 
 Order: lock the folder → check for changes → models → server → streams → run record → actors. Invariants: the run keeps
-its incarnation over restarts; exit code 0 only if the run has finished, so that `up … && next` is right.
+its incarnation over restarts; exit code 0 only if the run has finished or reached
+its goal, so that `up … && next` is right.
 """
 
 import asyncio
@@ -26,6 +27,7 @@ from astraflow.bus import Bus, EmbeddedServer, HubDoor, NatsBus, topology_of
 from astraflow.config import NodeSection, RunConfig
 from astraflow.dataflow.tasks import trained_by
 from astraflow.errors import ConfigError
+from astraflow.messages import FINISHED, is_goal
 from astraflow.messages.roles import Role
 from astraflow.node.entering import enter_run, refuse_a_twin
 from astraflow.node.node import UP_NODE, node_context, report_failure, say, supervise
@@ -38,7 +40,7 @@ from astraflow.node.server import embedded_server
 from astraflow.node.stopper import Stopper
 from astraflow.node.threads import usable_cores
 from astraflow.paths import user_path, user_path_text
-from astraflow.ports import host_for_others
+from astraflow.ports import host_for_others, host_port
 from astraflow.runfile import resolved
 from astraflow.runfile.checks import FULLS_IN_WEIGHTS, model_bytes, trainable
 from astraflow.view.live import live_view
@@ -94,7 +96,9 @@ async def up(config: RunConfig, options: UpOptions, console: Console) -> int:
                 if config.bus.url:  # else the lock on the folder has seen to it
                     await refuse_a_twin(bus, config, console, node=UP_NODE)
                 if not await enter_run(bus, config, console):
-                    _show_end(folder, config, console, hint=True)
+                    record = await read_record(bus)
+                    finished = record is not None and record.stop_requested == FINISHED
+                    _show_end(folder, config, console, hint=finished)
                     return 0
                 _greet(config, options, connection, folder, console)
                 return await _run(bus, config, connection, locked, console, stopper)
@@ -132,9 +136,11 @@ async def _run(
     record = await read_record(bus)
     if record is not None and record.stop_requested:
         await _until_others_left(bus, config, console)
-    finished = record is not None and record.stop_requested == "finished"
-    _show_end(folder, config, console, hint=finished)
-    if not finished:
+    why = record.stop_requested if record is not None else ""
+    _show_end(folder, config, console, hint=why == FINISHED)
+    if is_goal(why):
+        say(console, f"its results are in {folder.path}; go on with another goal, or none: --set run.stop_when=")
+    elif why != FINISHED:
         say(console, "stopped; the same command continues this run")
         return EXIT_ENDED_EARLY
     return 0
@@ -146,6 +152,7 @@ def _preemption_of(section: NodeSection) -> Preemption:
         file=user_path_text(section.preempt_file),
         command=section.preempt_command,
         command_every_s=section.preempt_every_s,
+        cloud=section.preempt,
     )
 
 
@@ -232,13 +239,15 @@ def join_command(run: str, listen: tuple[str, int], connection: Connection) -> s
     port = connection.url.rsplit(":", 1)[1]
     token = ["--token-file", str(connection.token_file)] if connection.token_file else []
     region = ["--region", connection.region] if connection.region != "local" else []
-    return shlex.join(["astraflow", "node", "--join", f"nats://{host}:{port}", "--run", run, *token, *region])
+    return shlex.join(
+        ["astraflow", "node", "--join", f"nats://{host_port(host, int(port))}", "--run", run, *token, *region]
+    )
 
 
 def leaf_command(run: str, door: HubDoor, connection: Connection) -> str:
     """The command line that starts another region's leaf server."""
     token = ["--token-file", str(connection.token_file)] if connection.token_file else []
-    url = f"nats://{host_for_others(door.host)}:{door.port}"
+    url = f"nats://{host_port(host_for_others(door.host), door.port)}"
     return shlex.join(["astraflow", "bus", "--leaf", url, "--region", "REGION", "--run", run, *token])
 
 

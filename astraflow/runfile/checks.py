@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from astraflow.config import EnvSection, EvalSection, PolicySection, RunConfig, SourceSection, TrainerSection
+from astraflow.dataflow.stop_rule import stop_rule
+from astraflow.dataflow.submissions import PREFIX
 from astraflow.dataflow.tasks import players_of, trained_by
 from astraflow.errors import ConfigError
 from astraflow.messages.sampling import why_untrainable
@@ -15,6 +17,7 @@ from astraflow.named import did_you_mean
 from astraflow.paths import user_path
 from astraflow.runfile.critic_checks import check_critic
 from astraflow.runfile.decode import Where
+from astraflow.runfile.gateway_checks import check_gateway
 from astraflow.runfile.loss_checks import check_loss
 from astraflow.runfile.sglang_checks import check_sglang
 from astraflow.runfile.stages import stage_checks
@@ -22,6 +25,7 @@ from astraflow.runfile.transports import check_transport
 from astraflow.runfile.unknown import forget, settled
 
 FULLS_IN_WEIGHTS = 3
+_SMALLEST_WEIGHTS_BYTES = 1 << 10  # the smallest model that there is takes more
 
 
 def check(config: RunConfig, where: Where) -> Iterator[ConfigError]:
@@ -51,6 +55,7 @@ def _checks(config: RunConfig, where: Where) -> Iterator[Iterator[ConfigError]]:
     for name, evaluation in config.eval.items():
         yield _check_eval(name, evaluation, config, where)
     for name, source in config.sources.items():
+        yield _check_source_name(name, where)
         yield _check_groups(name, source, config, where)
     for name, policy in config.policies.items():
         yield _check_model(name, policy, where)
@@ -58,14 +63,16 @@ def _checks(config: RunConfig, where: Where) -> Iterator[Iterator[ConfigError]]:
         yield _check_toys(name, policy, where)
         yield check_sglang(name, policy, config, where)
         yield _check_sampling(name, policy, where)
-        for check_trainer in (_check_prefetch, _check_warm_up, check_critic, check_loss):
+        for check_trainer in (_check_prefetch, _check_warm_up, _check_ranks, check_critic, check_loss):
             yield _if_trained(check_trainer, name, policy, where)
         yield _check_weights_stream(name, policy, config, where)
         yield check_transport(name, policy, where)
     yield _check_feeding(config, where)
+    yield check_gateway(config, where)
     yield from stage_checks(config, where)
     yield _check_bus(config, where)
     yield _check_deterministic(config, where)
+    yield _check_goal(config, where)
 
 
 def _if_trained(
@@ -107,6 +114,13 @@ def _check_known(
         there_are = f"; there are {', '.join(known)}" if known else ""
         hint = did_you_mean(name, known) or there_are
         yield where.error(path, f"there is no [{table}.{name}]{hint}")
+
+
+def _check_source_name(name: str, where: Where) -> Iterator[ConfigError]:
+    if name.startswith(PREFIX):
+        yield where.error(
+            ("sources", name), f"names that begin with {PREFIX} are for tasks that users submit; rename it"
+        )
 
 
 def _check_groups(name: str, source: SourceSection, config: RunConfig, where: Where) -> Iterator[ConfigError]:
@@ -187,6 +201,21 @@ def _check_prefetch(name: str, trainer: TrainerSection, where: Where) -> Iterato
         )
 
 
+def _check_ranks(name: str, trainer: TrainerSection, where: Where) -> Iterator[ConfigError]:
+    ranks, path = trainer.ranks, ("policies", name, "trainer", "ranks")
+    for key in ("tensor", "context", "experts"):
+        if (value := getattr(ranks, key)) != 1:
+            text = f"is {value}, but a model is cut among data × replicate ranks only so far; leave it at 1, raise data"
+            yield where.error((*path, key), text)
+    if ranks.min > ranks.size:
+        yield where.error((*path, "min"), f"is {ranks.min}, more than the {ranks.size} ranks of data × replicate")
+    if ranks.size > 1 and trainer.device != "cpu":
+        at = ("policies", name, "trainer", "device")
+        yield where.error(at, f'is "{trainer.device}", but several ranks compute on the CPU only so far; leave it out')
+    if ranks.size > 1 and trainer.learner == "toy":
+        yield where.error((*path, "data"), 'the toy learner is one process; ranks need learner = "torch"')
+
+
 def _check_warm_up(name: str, trainer: TrainerSection, where: Where) -> Iterator[ConfigError]:
     if trainer.warmup_steps > trainer.steps:
         yield where.error(
@@ -198,6 +227,13 @@ def _check_warm_up(name: str, trainer: TrainerSection, where: Where) -> Iterator
 def _check_weights_stream(name: str, policy: PolicySection, config: RunConfig, where: Where) -> Iterator[ConfigError]:
     bound = config.bus.max_weights_bytes
     size = model_bytes(policy.model)
+    if not size and 0 < bound < _SMALLEST_WEIGHTS_BYTES:  # a model that isn't here yet
+        yield where.error(
+            ("bus", "max_weights_bytes"),
+            f"is {bound}, less than the parts of one version take; use {FULLS_IN_WEIGHTS} times the size of the "
+            "largest model, or 0 to have it computed",
+        )
+        return
     if bound and size and bound < FULLS_IN_WEIGHTS * size:
         yield where.error(
             ("bus", "max_weights_bytes"),
@@ -270,6 +306,13 @@ def _check_bus(config: RunConfig, where: Where) -> Iterator[ConfigError]:
             yield where.error(("bus", key), f"folder {file} does not exist")
         elif file and key != "credentials_dir" and not user_path(file).is_file():
             yield where.error(("bus", key), f"file {file} does not exist")
+
+
+def _check_goal(config: RunConfig, where: Where) -> Iterator[ConfigError]:
+    try:
+        stop_rule(config)
+    except ConfigError as exc:
+        yield where.error(("run", "stop_when"), str(exc))
 
 
 def _check_deterministic(config: RunConfig, where: Where) -> Iterator[ConfigError]:

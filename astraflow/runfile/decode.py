@@ -18,7 +18,7 @@ from astraflow.errors import ConfigError
 from astraflow.named import did_you_mean, nearest_name
 from astraflow.runfile.schema import ANY_NAME, bare, keys, named_section, section
 from astraflow.runfile.toml import line_of, value_text
-from astraflow.runfile.unknown import UNKNOWN
+from astraflow.runfile.unknown import UNKNOWN, holds_unknown
 
 Path = tuple[str, ...]
 _NAME = re.compile(NAME_PATTERN)
@@ -62,6 +62,8 @@ class _Reader:
 
     def section(self, kind: type[msgspec.Struct], value: Any, path: Path) -> Any:
         """The struct of a table; unknown if it isn't one."""
+        if value is UNKNOWN:
+            return UNKNOWN
         if not isinstance(value, Mapping):
             return self._wrong(self._where.error(path, f"expected a table, got {value_text(value)}"))
         fields = {f.name: f for f in msgspec.structs.fields(kind)}
@@ -80,7 +82,9 @@ class _Reader:
         if inner := section(annotation):
             return self.section(inner, value, path)
         if inner := named_section(annotation):
-            return self._named(inner, value, path)
+            return UNKNOWN if value is UNKNOWN else self._named(inner, value, path)
+        if holds_unknown(value):  # said already
+            return UNKNOWN
         mistakes = list(_check_value(annotation, value, path, self._where))
         self.mistakes += mistakes
         return UNKNOWN if mistakes else msgspec.convert(value, annotation)

@@ -18,9 +18,10 @@ import msgspec
 from astraflow.config import EnvSection, EvalSection, RunConfig, SourceSection, from_json, to_json
 from astraflow.errors import AstraflowError, ConfigError, NotHereError
 from astraflow.models.hub import never_fetching
-from astraflow.named import USERS_ERRORS, load_named
+from astraflow.named import USERS_ERRORS, load_function
 from astraflow.runfile.checks import trainable
 from astraflow.runfile.decode import Where
+from astraflow.runfile.tokenizer_checks import find_tokenizers
 from astraflow.runfile.unknown import known_part
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ def find(config: RunConfig) -> Iterator[Finding]:
         except AstraflowError as exc:
             yield Finding(("envs", name), str(exc))
     yield from _find_losses(config)
+    yield from (Finding(path, problem) for path, problem in find_tokenizers(config))
 
 
 def _find_in(name: str, section: EnvSection, config: RunConfig) -> Iterator[Finding]:
@@ -98,11 +100,11 @@ def _close(env: "Environment") -> None:
 
 
 def _find_losses(config: RunConfig) -> Iterator[Finding]:
-    """Losses of the user's own that can't be found; needs torch where those import it."""
+    """Losses of the user's own that can't be found or called; needs torch where those import it."""
     for name, trainer in trainable(config).items():
         if ":" in trainer.loss.objective:
             try:
-                load_named(trainer.loss.objective, what="loss")
+                load_function(trainer.loss.objective, what="loss", args=trainer.loss.args)
             except AstraflowError as exc:
                 yield Finding(("policies", name, "trainer", "loss", "objective"), str(exc))
 
@@ -111,7 +113,7 @@ def _check_first(name: str, env: "Environment") -> Iterator[Finding]:
     """Whether an environment of the user's own makes a task that can be sent, and a prompt of it."""
     from astraflow.envs.base import ChatMessage
     from astraflow.envs.single_turn import SingleTurnEnv
-    from astraflow.envs.usercode import describe
+    from astraflow.raised import describe
 
     try:
         payload: Any = env.task(0)

@@ -16,11 +16,12 @@ from astraflow.errors import ConfigError
 from astraflow.learners.losses.presets import expand
 from astraflow.paths import user_path
 from astraflow.runfile import overrides as override
+from astraflow.runfile.broken_toml import Broken, salvage
 from astraflow.runfile.checks import check
 from astraflow.runfile.decode import Where, decode
 from astraflow.runfile.environments import check_environments
 from astraflow.runfile.toml import dumps
-from astraflow.runfile.unknown import settled
+from astraflow.runfile.unknown import UNKNOWN, holds_unknown, settled
 
 
 def load(path: str | Path, overrides: Sequence[str] = (), *, environments: bool = True) -> RunConfig:
@@ -37,10 +38,14 @@ def load(path: str | Path, overrides: Sequence[str] = (), *, environments: bool 
 def load_text(text: str, *, file: str, overrides: Sequence[str] = (), environments: bool = True) -> RunConfig:
     """Likewise, of a run file's text; errors say that it is in `file`."""
     try:
-        tree = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as exc:
-        raise ConfigError(f"{file} is not valid TOML: {exc}") from exc
+        tree, broken = tomllib.loads(text), list[Broken]()
+    except tomllib.TOMLDecodeError:
+        tree, broken = salvage(text)
+    unreadable = [ConfigError(f"{file} is not valid TOML: {each.problem}") for each in broken]
+    if any(not each.path for each in broken):  # what belongs where can't be said
+        raise _all_of(unreadable, file)
     mistakes, origins = override.apply(tree, overrides)
+    mistakes = [*unreadable, *mistakes]
     where = Where(file=file, text=text, overrides=origins)
     _bind_defaults(tree)
     config, wrong = decode(tree, where)
@@ -84,6 +89,9 @@ def _bind_defaults(tree: Mapping[str, Any]) -> None:
     for policy in policies.values() if isinstance(policies, Mapping) else ():
         trainer = policy.get("trainer") if isinstance(policy, Mapping) else None
         if not isinstance(trainer, dict):
+            continue
+        if holds_unknown([trainer.get("max_staleness"), trainer.get("loss"), policy.get("sampling")]):
+            policy["trainer"] = UNKNOWN  # its defaults can't be known
             continue
         if trainer.get("max_staleness") == 0:
             trainer.setdefault("prefetch", 0)

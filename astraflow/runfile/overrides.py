@@ -60,7 +60,7 @@ def _value(path: tuple[str, ...], raw: str, text: str) -> Any:
     except tomllib.TOMLDecodeError as exc:
         if raw == "" and not _is_text(path):
             raise ConfigError(f'--set {text}: the value is empty; write {".".join(path)}="" for an empty text') from exc
-        if raw == "" or _WORD.fullmatch(raw):
+        if raw == "" or _WORD.fullmatch(raw) or (_is_text(path) and raw[0] not in "\"'"):
             return raw
         raise ConfigError(f"--set {text}: {raw!r} is neither a TOML value nor a plain word: {exc}") from exc
     if list(parsed) != ["value"]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from astraflow.config import RunConfig
+from astraflow.envs.code.sets import source_of
 from astraflow.envs.presets import QuestionSource, source
 from astraflow.envs.registry import PACKAGES, missing_packages
 from astraflow.errors import ConfigError
@@ -22,6 +23,10 @@ def question_sets(config: RunConfig) -> Iterator[str]:
             meant = {"path": paths} | {key: getattr(found, key) for key in _KEYS[2:]}
             told = ", ".join(f"{key} = {value_text(value)}" for key, value in meant.items() if value)
             yield f"environment {name}: dataset {section.args['dataset']} means {told}"
+        if section.kind == "code" and section.args.get("dataset") and (found := _problems(section.args)):
+            where = ", ".join(found.paths) or "its package"
+            keys = f"question_key = {value_text(found.question_key)}, tests_key = {value_text(found.answer_key)}"
+            yield f"environment {name}: dataset {section.args['dataset']} means {where}, {keys}"
         missing = set(PACKAGES.get(section.kind, ())) & set(missing_packages(section))
         if missing:
             yield (
@@ -32,8 +37,8 @@ def question_sets(config: RunConfig) -> Iterator[str]:
 
 def hub_names(kind: str, args: Mapping[str, Any]) -> list[str]:
     """The hf:// names in the arguments of an environment."""
-    if kind == "math":
-        found = _source(args)
+    if kind in ("math", "code"):
+        found = _source(args) if kind == "math" else _problems(args)
         return [path for path in found.paths if path.startswith(DATASETS)] if found else []
     return [value for value in args.values() if isinstance(value, str) and value.startswith(DATASETS)]
 
@@ -42,5 +47,18 @@ def _source(args: Mapping[str, Any]) -> QuestionSource | None:
     """None if there is a mistake in the arguments, which is told elsewhere."""
     try:
         return source(**{key: args[key] for key in _KEYS if key in args})
+    except (ConfigError, TypeError):
+        return None
+
+
+def _problems(args: Mapping[str, Any]) -> QuestionSource | None:
+    """Likewise of environment `code`."""
+    try:
+        return source_of(
+            dataset=args.get("dataset", ""),
+            path=args.get("path", ""),
+            question_key=args.get("question_key"),
+            tests_key=args.get("tests_key"),
+        ).source
     except (ConfigError, TypeError):
         return None

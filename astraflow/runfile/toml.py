@@ -10,7 +10,7 @@ from typing import Any
 
 BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _HEADER = re.compile(r"\s*\[+([^\[\]]+)\]+\s*(?:#.*)?$")
-_ASSIGNMENT = re.compile(r"\s*([A-Za-z0-9_.\-\"' ]+?)\s*=")
+ASSIGNMENT = re.compile(r"\s*([A-Za-z0-9_.\-\"' ]+?)\s*=")
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\b": "\\b", "\f": "\\f"}
 
 
@@ -52,9 +52,9 @@ def line_of(text: str, path: Sequence[str]) -> int | None:
         if opened:
             continue
         if header := _HEADER.match(line):
-            table = found = _parts(header[1])
-        elif assignment := _ASSIGNMENT.match(line):
-            found = (*table, *_parts(assignment[1]))
+            table = found = parts_of(header[1])
+        elif assignment := ASSIGNMENT.match(line):
+            found = (*table, *parts_of(assignment[1]))
         else:
             continue
         if found == wanted[: len(found)] and (best is None or len(found) > best[0]):
@@ -62,7 +62,8 @@ def line_of(text: str, path: Sequence[str]) -> int | None:
     return best[1] if best else None
 
 
-def _parts(dotted: str) -> tuple[str, ...]:
+def parts_of(dotted: str) -> tuple[str, ...]:
+    """The keys of `a."b".c`."""
     return tuple(part.strip().strip("\"'") for part in dotted.split("."))
 
 

@@ -47,6 +47,13 @@ def forget(config: RunConfig, table: str, name: str, key: str) -> RunConfig:
     return msgspec.structs.replace(config, **{table: sections | {name: changed}})
 
 
+def holds_unknown(tree: Any) -> bool:
+    """Whether anything in a TOML tree is unknown."""
+    if isinstance(tree, dict | list):
+        return any(map(holds_unknown, tree.values() if isinstance(tree, dict) else tree))
+    return tree is UNKNOWN
+
+
 def known_part(config: RunConfig) -> RunConfig | None:
     """The environments that are known, and what else is known of their tasks; None if nothing is."""
     if any(table is UNKNOWN for table in (config.policies, config.envs, config.sources, config.eval)):

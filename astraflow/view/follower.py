@@ -12,7 +12,7 @@ from typing import Any, Self
 from astraflow import clock
 from astraflow.bus import Bus, LogState
 from astraflow.errors import BusError
-from astraflow.messages import Event, Member, MemberState, Metrics
+from astraflow.messages import PROCESS_FAILED, Event, Member, MemberState, Metrics
 from astraflow.messages.metric_names import EVAL, TRAIN
 from astraflow.view.live_text import eval_line, event_line, member_line, step_line
 from astraflow.view.run_view import RunView
@@ -25,8 +25,16 @@ _EVENTS_BEFORE = 50  # events from before the view that it knows of
 class Follower:
     """`open` it, run every one of `jobs()` in a task group, and cancel them to end."""
 
-    def __init__(self, bus: Bus, metrics: LogState, events: LogState, print_line: Callable[[str], None] | None) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        metrics: LogState,
+        events: LogState,
+        print_line: Callable[[str], None] | None,
+        on_metrics: Callable[[Metrics, str], None] | None,
+    ) -> None:
         self.view = RunView()
+        self._on_metrics = on_metrics
         self.changed = asyncio.Event()  # set by every change, cleared by who looks
         self._bus = bus
         self._metrics_before = metrics  # what is up to there is no news
@@ -35,10 +43,19 @@ class Follower:
         self._states: dict[str, MemberState] = {}  # as last printed
 
     @classmethod
-    async def open(cls, bus: Bus, *, print_line: Callable[[str], None] | None = None) -> Self:
-        """Note where the logs end: from there on there is news. Raises BusError."""
-        topology = bus.topology
-        return cls(bus, await bus.logs.state(topology.metrics), await bus.logs.state(topology.events), print_line)
+    async def open(
+        cls,
+        bus: Bus,
+        *,
+        print_line: Callable[[str], None] | None = None,
+        on_metrics: Callable[[Metrics, str], None] | None = None,
+    ) -> Self:
+        """Note where the logs end: from there on there is news. Raises BusError.
+
+        `on_metrics`: called with every message of METRICS, from the first that is there on, and who sent it.
+        """
+        metrics, events = await bus.logs.state(bus.topology.metrics), await bus.logs.state(bus.topology.events)
+        return cls(bus, metrics, events, print_line, on_metrics)
 
     def jobs(self) -> list[Coroutine[Any, Any, None]]:
         """What to run, side by side."""
@@ -61,6 +78,8 @@ class Follower:
         before = self._metrics_before.last_sequence
         async for entry in self._bus.logs.read(self._bus.topology.metrics, start="first"):
             if isinstance(entry.message, Metrics):
+                if self._on_metrics is not None:
+                    self._on_metrics(entry.message, entry.envelope.producer)
                 previous = self._previous_step_at(entry.message)
                 taken = self.view.history.add(entry.message)
                 self.changed.set()
@@ -87,7 +106,8 @@ class Follower:
             if isinstance(entry.message, Event):
                 self.view.events.append(entry.message)
                 self.changed.set()
-                if entry.sequence > state.last_sequence and entry.message.level != "info":
+                told = entry.message.name == PROCESS_FAILED and entry.message.actor == self._bus.producer  # as its end
+                if entry.sequence > state.last_sequence and entry.message.level != "info" and not told:
                     self._say(event_line(self.view, entry.message))
 
     async def _follow_queues(self) -> None:

@@ -27,6 +27,8 @@ from astraflow.messages.metric_names import (
 )
 from astraflow.view.jsonl_lines import EpisodeLine
 
+_LATEST_STEPS = 20
+
 
 class EvalPoint(msgspec.Struct, frozen=True, kw_only=True):
     """One evaluation of one set. None: the environment has no notion of it, or no answer counts."""
@@ -56,6 +58,15 @@ class PolicyHistory:
         """(step, value) in order of steps, or (batch, value) of dataflow's metrics; only where the value is known."""
         source = self.flow if flow else self.train
         return [(step, source[step].values[name]) for step in sorted(source) if name in source[step].values]
+
+    def seconds_per_step(self) -> float | None:
+        """Mean over the newest steps of the newest lineage, by the trainer's clock; None before its second step."""
+        newest = max((metrics.lineage for metrics in self.train.values()), default=0)
+        steps = [step for step in sorted(self.train) if self.train[step].lineage == newest][-_LATEST_STEPS:]
+        if len(steps) < 2:
+            return None
+        took = self.train[steps[-1]].at - self.train[steps[0]].at
+        return took / (steps[-1] - steps[0]) if took > 0 else None
 
     def first_and_last(self, name: str) -> tuple[EvalPoint, EvalPoint] | None:
         """The evaluations of a set with the lowest and the highest step; None without any."""

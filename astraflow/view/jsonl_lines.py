@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from astraflow.messages import Episode, Event, Metrics
+from astraflow.messages import Episode, Event, Metrics, Spoken
 
 T = TypeVar("T")
 
@@ -15,7 +15,7 @@ _TOKEN_BYTES = 4
 _FIELDS = ("at", "kind", "policy", "step", "version", "batch", "lineage", "labels")
 
 
-class _ReplyLine(msgspec.Struct, frozen=True, kw_only=True):
+class ReplyLine(msgspec.Struct, frozen=True, kw_only=True):
     """One trajectory as a person reads it. `versions` are the oldest and newest version that sampled it, or ()."""
 
     policy: str
@@ -26,6 +26,7 @@ class _ReplyLine(msgspec.Struct, frozen=True, kw_only=True):
     versions: tuple[int, ...] = ()
     finish_reason: str = ""  # of the last turn
     text: str = ""
+    messages: tuple[Spoken, ...] = ()  # the whole conversation, perhaps shortened; () = not kept
 
 
 class EpisodeLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +40,7 @@ class EpisodeLine(msgspec.Struct, frozen=True, kw_only=True):
     correct: float | None = None
     prompt: str = ""
     answer: str = ""  # the expected one
-    replies: tuple[_ReplyLine, ...] = ()
+    replies: tuple[ReplyLine, ...] = ()
     error: str = ""
     eval_set: str = ""
     eval_round: int = 0
@@ -54,7 +55,7 @@ def episode_line(episode: Episode, *, text: bool = True) -> EpisodeLine:
     for trajectory in episode.trajectories:
         versions = [span.version for turn in trajectory.turns for span in turn.versions]
         replies.append(
-            _ReplyLine(
+            ReplyLine(
                 policy=trajectory.policy,
                 role=trajectory.role,
                 reward=trajectory.reward,
@@ -63,6 +64,7 @@ def episode_line(episode: Episode, *, text: bool = True) -> EpisodeLine:
                 versions=(min(versions), max(versions)) if versions else (),
                 finish_reason=trajectory.turns[-1].finish_reason if trajectory.turns else "",
                 text=trajectory.text if text else "",
+                messages=trajectory.messages if text else (),
             )
         )
     return EpisodeLine(
@@ -110,20 +112,36 @@ def encode_line(line: Episode | Event | Metrics, *, episode_text: bool = True) -
     return msgspec.json.encode(view, enc_hook=str) + b"\n"
 
 
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, TypeError, AttributeError)
 _Damaged = Callable[[Path, int], None]  # is told of a line that can't be read: the file, and the line's number from 1
 
 
 def read_metrics(path: Path, *, damaged: _Damaged | None = None) -> Iterator[Metrics]:
     """Every message in a metrics.jsonl that can be read; nothing if there is no such file."""
-    return _lines(path, lambda line: _metrics_of(msgspec.json.decode(line)), damaged)
+    for _, line in _lines(path, lambda line: _metrics_of(msgspec.json.decode(line)), damaged):
+        yield line
 
 
 def read_episodes(path: Path, *, damaged: _Damaged | None = None) -> Iterator[EpisodeLine]:
     """Every line of an episodes.jsonl that can be read; nothing if there is no such file."""
+    for _, line in numbered_episodes(path, damaged=damaged):
+        yield line
+
+
+def metrics_in(line: bytes) -> Metrics | None:
+    """The message of one line of a metrics.jsonl; None if it can't be read."""
+    try:
+        return _metrics_of(msgspec.json.decode(line))
+    except _UNREADABLE:
+        return None
+
+
+def numbered_episodes(path: Path, *, damaged: _Damaged | None = None) -> Iterator[tuple[int, EpisodeLine]]:
+    """Likewise, each with its number in the file, from 1 on."""
     return _lines(path, msgspec.json.Decoder(EpisodeLine).decode, damaged)
 
 
-def _lines(path: Path, decode: Callable[[bytes], T], damaged: _Damaged | None) -> Iterator[T]:
+def _lines(path: Path, decode: Callable[[bytes], T], damaged: _Damaged | None) -> Iterator[tuple[int, T]]:
     """Whole lines only: a file that is being written may end in the middle of one."""
     if not path.exists():
         return
@@ -133,8 +151,8 @@ def _lines(path: Path, decode: Callable[[bytes], T], damaged: _Damaged | None) -
                 return
             try:
                 item = decode(line)
-            except (msgspec.MsgspecError, UnicodeDecodeError, TypeError, AttributeError):
+            except _UNREADABLE:
                 if damaged is not None:
                     damaged(path, number)
             else:
-                yield item
+                yield number, item

@@ -5,6 +5,7 @@ least once, since durations grow.
 """
 
 import asyncio
+from collections.abc import Callable
 
 from rich.console import Console
 from rich.live import Live
@@ -14,16 +15,21 @@ from astraflow.bus import Bus
 from astraflow.concurrency import first_of, wait_at_most
 from astraflow.view.follower import Follower
 from astraflow.view.live_rich import picture
+from astraflow.view.live_text import silence_lines
 from astraflow.view.run_view import RunView
 
 _DRAW_EVERY_S = 0.25  # at most
 _REDRAW_AFTER_S = 1.0  # at least
+SILENT_S = 30.0  # at most, without a terminal
 
 
 async def live_view(bus: Bus, console: Console, stop: asyncio.Event) -> None:
     """Show the run until `stop` is set. Raises BusError (in a group) if the run can't be read."""
 
+    said = asyncio.Event()
+
     def print_line(line: str) -> None:
+        said.set()
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     follower = await Follower.open(bus, print_line=None if console.is_terminal else print_line)
@@ -31,9 +37,20 @@ async def live_view(bus: Bus, console: Console, stop: asyncio.Event) -> None:
         tasks = [group.create_task(job) for job in follower.jobs()]
         if console.is_terminal:
             await _draw(follower.view, follower.changed, console, stop)
+        else:
+            tasks.append(group.create_task(_break_silence(follower.view, said, print_line)))
         await stop.wait()
         for task in tasks:
             task.cancel()
+
+
+async def _break_silence(view: RunView, said: asyncio.Event, print_line: Callable[[str], None]) -> None:
+    """Where nothing was printed for a while, say how the run is: a log that stands still may be a run that does."""
+    while True:
+        if not await wait_at_most(said, SILENT_S):
+            for line in silence_lines(view, at=clock.wall()):
+                print_line(line)
+        said.clear()
 
 
 async def _draw(view: RunView, changed: asyncio.Event, console: Console, stop: asyncio.Event) -> None:

@@ -57,9 +57,9 @@ def _policy(view: RunView, name: str) -> RenderableType:
         )
     for set_name, (first, last) in status.eval.items():
         if first.correct is not None or last.correct is not None:
-            label, values = "correct", change(first.correct, last.correct)
+            label, values = "correct", change(first.correct, last.correct, once=first == last)
         else:
-            label, values = "reward", change(first.reward, last.reward)
+            label, values = "reward", change(first.reward, last.reward, once=first == last)
         grid.add_row("", _labelled(label, values, f"{set_name}, step {last.step}{failures(last.failed)}"))
     grid.add_row("", _engine(status))
     if sentence := weights_sentence(status.weights):
@@ -81,6 +81,10 @@ def _engine(status: PolicyStatus) -> Text:
     parts = [f"{amount(round(status.tokens_per_s))} tokens/s"]
     if status.staleness_mean is not None and status.staleness_max is not None:
         parts.append(f"staleness {status.staleness_mean:.1f} mean, {status.staleness_max:.0f} max")
+    if status.untrained_share is not None:
+        parts.append(f"{status.untrained_share:.0%} not trained")
+    if status.left_s is not None and not status.finished:
+        parts.append(f"{duration(status.left_s)} left")
     parts.append(f"{status.replicas} replica{'' if status.replicas == 1 else 's'}")
     return Text("   ".join(parts), style=_QUIET)
 

@@ -15,6 +15,8 @@ from astraflow.view.history import EvalPoint
 from astraflow.view.run_view import RunView
 from astraflow.view.wording import amount, duration, failures
 
+_WAITS_TOLD = 2
+
 
 def _stamp(view: RunView, at: float) -> str:
     """Time since the run was created, right-aligned: how every line begins."""
@@ -65,6 +67,18 @@ def event_line(view: RunView, event: Event) -> str:
     """A warning or an error as one line of text."""
     actor = f"{event.actor}: " if event.actor else ""
     return f"{_stamp(view, event.at)}{event.level} · {actor}{event.text}"
+
+
+def silence_lines(view: RunView, *, at: float) -> list[str]:
+    """How the run is, where nothing has happened for a while: how far it is and who waits for what, then problems."""
+    steps = [
+        f"{name} step {progress.step if (progress := view.progress.get(name)) else 0}/{policy.trainer.steps}"
+        for name, policy in (view.config.policies.items() if view.config else ())
+        if policy.trainer
+    ]
+    waits = [f"{wait.who} waits for {wait.waits_for} ({duration(at - wait.since)})" for wait in view.waits()]
+    parts = [*steps, *(waits[:_WAITS_TOLD] or ["nobody waits"])]
+    return [_stamp(view, at) + text for text in (" · ".join(parts), *(f"! {each}" for each in view.problems()))]
 
 
 def member_line(view: RunView, member: Member, *, at: float) -> str:

@@ -12,7 +12,19 @@ import msgspec
 
 from astraflow.bus import wiring
 from astraflow.config import RunConfig, from_json
-from astraflow.messages import Event, Head, Ledger, Member, MemberState, Message, Progress, Region, RunRecord
+from astraflow.messages import (
+    FINISHED,
+    Event,
+    Head,
+    Ledger,
+    Member,
+    MemberState,
+    Message,
+    Progress,
+    Region,
+    RunRecord,
+    is_goal,
+)
 from astraflow.messages.metric_names import (
     DATAFLOW_FAILED_ALL,
     DATAFLOW_READY_GROUPS,
@@ -89,7 +101,16 @@ class RunView:
 
     @property
     def finished(self) -> bool:
-        return self.record is not None and self.record.stop_requested == "finished"
+        """Whether nothing is left to do: all steps are done, or the run's goal is reached."""
+        why = self.record.stop_requested if self.record is not None else ""
+        return why == FINISHED or is_goal(why)
+
+    @property
+    def leaving(self) -> bool:
+        """Every node drains, or the run was told to stop: who is missing has left as it was to."""
+        nodes = self.alive(Role.NODE)
+        stopped = self.record is not None and self.record.stop_requested != ""
+        return stopped or (bool(nodes) and all(node.state is MemberState.DRAINING for node in nodes))
 
     def alive(self, role: str, policy: str = "") -> list[Member]:
         """Members of a role (and policy, if given) that are not gone."""
@@ -153,7 +174,7 @@ class RunView:
         unstored = [f"nats-server stores nothing: {self.unstored}"] if self.unstored else []
         return (
             unstored
-            + self._missing(self.config, with_coming)
+            + ([] if self.leaving else self._missing(self.config, with_coming))
             + self._cut_off()
             + [sentence for actor in sorted(self.members) for sentence in _complaints(self.members[actor])]
         )

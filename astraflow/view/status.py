@@ -4,6 +4,7 @@ It changes nothing in the run. When no actor has been heard of for seconds it tr
 """
 
 import math
+from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -11,11 +12,12 @@ import msgspec
 
 from astraflow import clock
 from astraflow.bus import Bus
+from astraflow.dataflow.ledger import ISSUED, Fate
 from astraflow.errors import ConfigError
 from astraflow.messages import Event, Member, Metrics
 from astraflow.messages.metric_names import TRAIN_STALENESS_MAX, TRAIN_STALENESS_MEAN
 from astraflow.messages.roles import Role
-from astraflow.view.history import EvalPoint
+from astraflow.view.history import EvalPoint, PolicyHistory
 from astraflow.view.run_view import RunView, WaitsFor
 
 _METRICS_TAIL = 1000  # messages looked at for the newest values
@@ -45,6 +47,8 @@ class PolicyStatus(msgspec.Struct, frozen=True, kw_only=True):
     untrained: tuple[str, ...]  # sentences on the last groups that weren't trained, newest last
     weights: dict[str, float]  # newest value of each metric of kind weights
     failed: float = 0  # episodes that `reward` leaves out
+    left_s: float | None = None  # until the planned steps are done, as fast as lately
+    untrained_share: float | None = None  # of the tasks whose fate is known
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,7 +151,20 @@ def policy_status(view: RunView, name: str) -> PolicyStatus:
         ledger=dict(view.ledgers[name].counts) if name in view.ledgers else {},
         untrained=view.ledgers[name].notes if name in view.ledgers else (),
         weights=dict(history.weights),
+        left_s=_left_s(trainer.steps - progress.step, history) if trainer and progress else None,
+        untrained_share=_untrained_share(view.ledgers[name].counts) if name in view.ledgers else None,
     )
+
+
+def _left_s(steps: int, history: PolicyHistory) -> float | None:
+    step_s = history.seconds_per_step()
+    return steps * step_s if step_s is not None and steps > 0 else None
+
+
+def _untrained_share(ledger: Mapping[str, int]) -> float | None:
+    """Of the tasks whose fate is known, those that weren't trained."""
+    known = ledger.get(ISSUED, 0) - ledger.get(Fate.OPEN, 0) - ledger.get(Fate.BUFFERED, 0)
+    return min(1.0, max(0.0, 1 - ledger.get(Fate.EMITTED, 0) / known)) if known > 0 else None
 
 
 def to_json(status: Status) -> dict[str, Any]:

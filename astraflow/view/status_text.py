@@ -112,15 +112,19 @@ def _policy_details(name: str, policy: PolicyStatus) -> Iterator[str]:
 
 def _figures(policy: PolicyStatus) -> Iterator[str]:
     if policy.reward is not None:
-        yield f"reward {policy.reward:.2f}{failures(policy.failed)}, newest"
+        yield f"reward {policy.reward:.2f}{failures(policy.failed)}"
     if policy.staleness_mean is not None and policy.staleness_max is not None:
-        yield f"staleness mean {policy.staleness_mean:.2f}, max {policy.staleness_max:.0f} steps"
+        yield f"staleness mean {policy.staleness_mean:.2f}, max {policy.staleness_max:.0f}"
+    if policy.untrained_share is not None:
+        yield f"{policy.untrained_share:.0%} not trained"
+    if policy.left_s is not None and not policy.finished:
+        yield f"{duration(policy.left_s)} left"
 
 
 def _evaluations(policy: PolicyStatus) -> list[str]:
     return [
-        f"{name}: correct {change(first.correct, last.correct)}{failures(last.failed)} "
-        f"(step {first.step} → {last.step})"
+        f"{name}: correct {change(first.correct, last.correct, once=first == last)}{failures(last.failed)} "
+        f"(step {last.step if first == last else f'{first.step} → {last.step}'})"
         for name, (first, last) in policy.eval.items()
     ]
 

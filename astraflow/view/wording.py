@@ -39,10 +39,10 @@ def amount(value: float) -> str:
     return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.2f}"
 
 
-def change(before: float | None, after: float | None) -> str:
-    """ "0.13 → 0.97"; "-" where a value is not known."""
+def change(before: float | None, after: float | None, *, once: bool = False) -> str:
+    """ "0.13 → 0.97", or only "0.97" of what was measured `once`; "-" where a value is not known."""
     first, last = ("-" if value is None else f"{value:.2f}" for value in (before, after))
-    return f"{first} → {last}"
+    return last if once else f"{first} → {last}"
 
 
 def counts(numbers: dict[str, int]) -> str:

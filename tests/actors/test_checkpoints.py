@@ -1,6 +1,7 @@
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from astraflow.actors.trainer.checkpoints import (
@@ -211,3 +212,19 @@ def test_an_older_checkpoint_is_used_when_the_newest_is_deleted(tmp_path: Path) 
     found = Checkpoints(tmp_path, keep=2, epoch=3).newest()
     assert found is not None
     assert found[1] == state(3)
+
+
+class Overtaken(ToyLearner):
+    """While it is being saved, another trainer takes the folder."""
+
+    def save(self, folder: Path) -> None:
+        super().save(folder)
+        (folder.parent / LINEAGE_FILE).write_bytes(msgspec.json.encode(Lineage(epoch=2, base=None)))
+
+
+def test_who_is_fenced_while_it_writes_leaves_no_checkpoint(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2, epoch=1)
+    checkpoints.claim(None)
+    with pytest.raises(FencedError):
+        checkpoints.save(Overtaken(resolve_model("toy"), TrainerSection(steps=1, learner="toy")), state(1))
+    assert not (tmp_path / "000001-00000001").exists()

@@ -11,6 +11,7 @@ import pytest
 from astraflow.actors.base.lease import lease
 from astraflow.actors.dataflow.actor import Dataflow
 from astraflow.actors.dataflow.restore import Restored, restore
+from astraflow.actors.dataflow.snapshot_copy import SnapshotCopy
 from astraflow.actors.dataflow.store import DataflowStore
 from astraflow.bus import Bus, EmbeddedServer, wiring
 from astraflow.config import RunConfig, SourceSection, TrainerSection
@@ -101,7 +102,9 @@ async def test_a_snapshot_knows_its_place_and_the_log_keeps_what_the_recorder_la
             for task in tasks:
                 task.cancel()
         await dataflow.save()
-        stored = await DataflowStore(bus, incarnation="inc", epoch=9).load()
+        stored = await DataflowStore(
+            bus, incarnation="inc", epoch=9, copy=SnapshotCopy(tmp_path, incarnation="inc")
+        ).load()
         assert stored is not None
         assert stored.episodes is not None
         assert stored.episodes.sequence == 5

@@ -193,6 +193,24 @@ async def test_a_cancelled_call_is_cancelled_at_the_replica(memory_server: Memor
         assert cancel == GenCancel(request_id=request.id, attempt=0)
 
 
+async def test_a_stop_string_ends_a_call_and_the_replica_is_told(memory_server: MemoryServer, tmp_path: Path) -> None:
+    call = replace(CALL, sampling=Sampling(max_new_tokens=6, stop=("bc",)), decode=lambda ids: "".join(map(chr, ids)))
+    async with context(memory_server, tmp_path, role="rollout") as ctx:
+        cancelled = ctx.bus.core.subscribe(ctx.bus.topology.gen_cancel("solver"))
+        async with cancelled as cancels, asked(ctx, call) as answer:
+            peer = Peer(ctx.bus, "a")
+            request = await peer.next_request()
+            await peer.say(request, ChunkKind.ACCEPTED)
+            await peer.tokens(request, 0, *b"ab")
+            await peer.tokens(request, 2, *b"cd", version=2)
+            done = await answer
+            async with asyncio.timeout(LIMIT_S):
+                cancel = (await anext(aiter(cancels))).message
+        assert (done.tokens.tolist(), done.stop_letters, done.finish_reason) == (list(b"abc"), 2, "stop")
+        assert [(span.version, span.start, span.end) for span in done.versions] == [(1, 0, 2), (2, 2, 3)]
+        assert cancel == GenCancel(request_id=request.id, attempt=0)
+
+
 async def test_a_request_that_nobody_accepts_is_sent_again_after_its_ttl(
     memory_server: MemoryServer, tmp_path: Path
 ) -> None:
@@ -262,3 +280,20 @@ async def test_a_follow_up_whose_replica_cannot_take_it_is_queued(
         await other.tokens(again, len(so_far), 11, end="stop")
         done = await answer
         assert (done.tokens.tolist(), done.replica) == ([*so_far, 11], "b")
+
+
+async def test_what_an_old_attempt_says_before_the_new_one_is_accepted_is_not_taken(
+    memory_server: MemoryServer, tmp_path: Path
+) -> None:
+    call = replace(CALL, min_version=4)
+    async with context(memory_server, tmp_path, role="rollout") as ctx, asked(ctx, call) as answer:
+        first, second = Peer(ctx.bus, "a"), Peer(ctx.bus, "b")
+        request = await first.next_request()
+        assert request.min_version == 4
+        await first.tokens(request, 0, 10, 11)
+        await first.say(request, ChunkKind.GOODBYE)
+        again = await second.next_request()
+        assert again.min_version == 4
+        await first.tokens(request, 2, 99, end="stop")
+        await second.tokens(again, 2, 12, end="length")
+        assert (await answer).tokens.tolist() == [10, 11, 12]

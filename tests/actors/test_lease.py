@@ -311,3 +311,37 @@ async def test_a_lease_that_nobody_can_read_is_taken_when_nobody_renews_it(
         assert standby.held is not None
         assert standby.held.epoch > 1_000_000  # over that of any holder before
         standby.leave.set()
+
+
+@pytest.mark.parametrize("forged", [{"lease_s": 1e12}, {"lease_s": float("nan")}, {"lease_s": -1.0}, {"epoch": 2**62}])
+async def test_a_lease_that_no_holder_can_have_ends_as_any_other(
+    memory_server: MemoryServer, tmp_path: Path, forged: dict[str, float]
+) -> None:
+    async with contenders(memory_server, tmp_path) as (one, _), asyncio.TaskGroup() as group:
+        await one.bus.kv.put(
+            wiring.LEASE.key("x"), Lease(**{"holder": "nobody", "actor": "?", "epoch": 3, "lease_s": 1.0} | forged)
+        )
+        taker = Contender(one)
+        group.create_task(taker.run())
+        await eventually(lambda: taker.held)
+        assert taker.held is not None
+        assert 3 < taker.held.epoch < 2**40
+        taker.leave.set()
+
+
+async def test_a_deleted_lease_is_written_again_by_its_holder_under_its_epoch(
+    memory_server: MemoryServer, tmp_path: Path
+) -> None:
+    async with contenders(memory_server, tmp_path) as (one, _), asyncio.TaskGroup() as group:
+        leader = Contender(one)
+        group.create_task(leader.run())
+        await eventually(lambda: leader.held)
+        before, _ = await stored(one)
+        await one.bus.kv.delete(wiring.LEASE.key("x"))
+
+        async def again() -> bool:
+            entry = await one.bus.kv.get(wiring.LEASE.key("x"))
+            return entry is not None and entry.message == before
+
+        await eventually(again)
+        leader.leave.set()

@@ -17,7 +17,7 @@ from astraflow.actors.dataflow.store import recorded_floor
 from astraflow.actors.recorder import actor as recorder
 from astraflow.actors.recorder.jsonl import JsonLines
 from astraflow.actors.recorder.summary import Summary, read_summary
-from astraflow.bus import Bus, Cursor, EmbeddedServer, wiring
+from astraflow.bus import Bus, Cursor, EmbeddedServer, NatsBus, wiring
 from astraflow.config import RecordSection
 from astraflow.errors import DiskFullError
 from astraflow.messages import Event, Member, MemberState, Progress, Reason
@@ -313,3 +313,32 @@ async def ready(bus: Bus, pid: int) -> None:
             MemberState.READY,
         ):
             return
+
+
+@pytest.mark.parametrize("harm", ["deleted", "emptied", "cut", "middle"])
+async def test_a_log_that_lost_what_was_recorded_is_followed_from_what_it_has(tmp_path: Path, harm: str) -> None:
+    async with running_bus(tmp_path) as (_, bus):
+        await bus.metrics(train(1))
+        await bus.metrics(train(2))
+        await drained(bus, tmp_path / "run")
+        assert isinstance(bus, NatsBus)
+        session, stream = await bus.link.session(), bus.topology.metrics
+        if harm in ("deleted", "cut"):
+            await session.api(f"STREAM.DELETE.{stream}")
+            await bus.ensure()
+        elif harm == "emptied":
+            await bus.logs.purge(stream, below_sequence=3)
+        else:
+            await session.api(f"STREAM.MSG.DELETE.{stream}", {"seq": 2})
+        if harm == "cut":  # as if the same stream had lost its end
+            path = tmp_path / "run" / ".positions" / "metrics.jsonl.json"
+            position = json.loads(path.read_bytes())
+            position["cursor"]["incarnation"] = (await bus.logs.state(stream)).incarnation
+            path.write_text(json.dumps(position))
+        await bus.metrics(train(3))
+        await drained(bus, tmp_path / "run")
+        steps = [m.step for m in read_metrics(tmp_path / "run" / "metrics.jsonl")]
+        assert steps == ([1, 2] if harm == "cut" else [1, 2, 3])
+        await bus.metrics(train(4))
+        await drained(bus, tmp_path / "run")
+        assert [m.step for m in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [*steps, 4]

@@ -3,21 +3,27 @@
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.policy import actor as policy
 from astraflow.actors.trainer.actor import run
-from astraflow.actors.trainer.resume import Resumed, progress_key, publish_frozen, resume
+from astraflow.actors.trainer.learner_thread import LearnerThread
+from astraflow.actors.trainer.resume import Resumed, _build, progress_key, publish_frozen, resume
 from astraflow.bus import wiring
 from astraflow.bus.memory import MemoryServer
-from astraflow.config import TrainerSection
+from astraflow.config import LossSection, TrainerSection
 from astraflow.errors import FencedError
 from astraflow.messages import MemberState, Progress
+from astraflow.messages.metric_names import TRAIN_REFERENCE_KL
 from astraflow.weights.transfer.catalog import fault_of_newest, head_of, retained
 from astraflow.weights.transfer.publisher import WeightPublisher
 from tests.actors.contexts import CONFIG, context
 from tests.actors.test_checkpoints import state
+from tests.actors.test_lost_batches import sample as trained_on
+from tests.learners import learner_cases as cases
+from tests.learners.learner_cases import model_folder
 from tests.support import eventually
 from tests.weights.test_faults import damage
 
@@ -173,3 +179,45 @@ async def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_is_used(
         assert newest.with_name(f"damaged-{newest.name}").is_dir()
         told = [entry.message.name async for entry in ctx.bus.logs.read(ctx.bus.topology.events, follow=False)]
         assert "damaged-checkpoint" in told
+
+
+async def test_a_resumed_learner_goes_on_as_if_nothing_had_been(memory_server: MemoryServer, tmp_path: Path) -> None:
+    async with context(memory_server, tmp_path, role="trainer") as ctx:
+        first = await resumed(ctx, epoch=1)
+        await first.thread(first.learner.step, [trained_on()])
+        first.checkpoints.save(first.learner, state(3))
+        second = await resumed(ctx, epoch=2, durable=3)
+        for one in (first, second):
+            await one.thread(one.learner.step, [trained_on()])
+        exported = [
+            {name: bytes(tensor.data) for name, tensor in one.learner.export().items()} for one in (first, second)
+        ]
+        assert exported[0] == exported[1]
+
+
+async def test_without_a_checkpoint_here_batches_that_are_no_longer_kept_are_not_waited_for(
+    memory_server: MemoryServer, tmp_path: Path
+) -> None:
+    async with context(memory_server, tmp_path, role="trainer") as ctx:
+        first = await resumed(ctx, epoch=1)
+        await publish(ctx, first, batch=5)
+        second = await resumed(ctx, epoch=2, durable=9)  # 6 to 8 were skipped, and are purged
+        assert second.state.batch == 8
+
+
+async def test_what_the_kl_is_taken_against_is_the_base_model_whatever_is_resumed(
+    memory_server: MemoryServer, tmp_path: Path
+) -> None:
+    base, other = model_folder(tmp_path / "base"), model_folder(tmp_path / "other", seed=1)
+    section = cases.section(loss=LossSection(objective="ratio", kl=0.1, kl_in="loss"))
+    solver = msgspec.structs.replace(CONFIG.policies["solver"], model=str(base), trainer=section)
+    config = msgspec.structs.replace(CONFIG, policies={"solver": solver})
+    async with context(memory_server, tmp_path, role="trainer", config=config) as ctx:
+        thread, found = LearnerThread(), []
+        for folder in (base, other):
+            learner = await _build(ctx, thread, section, folder)
+            report = await thread(learner.step, cases.batch())
+            found.append(report.metrics.get(TRAIN_REFERENCE_KL, 0.0))
+        thread.close()
+        assert found[0] == pytest.approx(0.0, abs=1e-6)
+        assert abs(found[1]) > 1e-3

@@ -141,6 +141,7 @@ def test_summary_json_has_stable_keys_and_reads_back(tmp_path: Path) -> None:
         "seconds_to_first_step",
         "policies",
         "episodes",
+        "failure",
     }
     assert set(plain["policies"]["solver"]) == {
         "trainable",

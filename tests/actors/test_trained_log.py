@@ -51,6 +51,15 @@ def test_the_digest_does_not_depend_on_the_order_of_training(tmp_path: Path) -> 
     assert digests[0] == digests[1]
 
 
+def test_a_task_with_several_samples_is_one_task(tmp_path: Path) -> None:
+    log = TrainedLog(tmp_path / "trained.jsonl", size_bytes=0, epoch=1)
+    log.add(batch(1, "a", "b", "a"), step=1, epoch=1)
+    log.add(batch(2, "a"), step=2, epoch=1)  # that is twice
+    assert log.totals()[0] == 3
+    assert read_trained_ids(tmp_path / "trained.jsonl") == ["a", "b", "a"]
+    log.close()
+
+
 def two_batches(path: Path) -> tuple[bytes, int]:
     """A log of batch 1 with task "a" and batch 2 with task "b": its bytes, and where the second begins."""
     log = TrainedLog(path, size_bytes=0, epoch=1)

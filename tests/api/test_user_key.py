@@ -118,6 +118,7 @@ async def test_tasks_and_orders_reach_dataflow_and_its_answer_comes_back(secured
             await run.pause(within_s=30)
             await run.resume(within_s=30)
             await run.evaluate("held-out", within_s=30)
+            await run.stop(within_s=30)
             with pytest.raises(af.ConfigError, match="no such knob"):
                 await run.set("sources.train.knob", 1, within_s=30)
         answering.cancel()

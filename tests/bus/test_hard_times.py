@@ -160,7 +160,9 @@ async def test_a_watch_that_hears_no_news_misses_nothing(nats_server: EmbeddedSe
         assert (await anext(watch)).key == ""
         proxy.rates = every(Rates(drop=1.0), Kind.NEWS)
         for version in range(3):
-            head = Head(policy="p", version=version, step=0, epoch=1, manifest_sequence=1, full_manifest_sequence=1)
+            head = Head(
+                policy=f"p{version}", version=version, step=0, epoch=1, manifest_sequence=1, full_manifest_sequence=1
+            )
             await bus.kv.put(wiring.HEAD.key(f"p{version}"), head)
         async with asyncio.timeout(LIMIT_S):
             assert {(await anext(watch)).message.version for _ in range(3)} == {0, 1, 2}

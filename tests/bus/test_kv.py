@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
-from astraflow.bus import Bus, EmbeddedServer, KvUpdate, Topology
+from astraflow.bus import Bus, EmbeddedServer, KvUpdate, Topology, wiring
 from astraflow.messages import Lease
-from tests.support import LIMIT_S, kill
+from tests.support import LIMIT_S, eventually, kill
 
 
 def _lease(holder: str, epoch: int = 1) -> Lease:
@@ -58,3 +58,25 @@ async def test_what_vanished_without_a_marker_is_told_as_deleted_after_a_reconne
 
 async def _over(age: Callable[[], Awaitable[float]], least_s: float) -> bool:
     return await age() > least_s
+
+
+async def test_a_watch_notices_that_the_bucket_was_made_anew_at_once(bus: Bus, topology: Topology) -> None:
+    """What is written there then is numbered from 1, below what the watch has read."""
+    key, seen = wiring.LEASE.key("x"), list[int | None]()
+
+    async def watch() -> None:
+        async for update in bus.kv.watch(wiring.LEASE.prefix):
+            if update.key:
+                seen.append(update.message.epoch if update.message is not None else None)
+
+    for epoch in range(5):
+        await bus.kv.put(key, Lease(holder="h", epoch=epoch))
+    async with asyncio.TaskGroup() as group:
+        watching = group.create_task(watch())
+        await eventually(lambda: seen == [4])
+        await (await bus.link.session()).api(f"STREAM.DELETE.{topology.kv_stream(key)}")
+        await bus.ensure()
+        await eventually(lambda: seen == [4, None])
+        await bus.kv.put(key, Lease(holder="h", epoch=9))
+        await eventually(lambda: seen == [4, None, 9])
+        watching.cancel()

@@ -73,6 +73,20 @@ async def test_a_consumer_that_somebody_deleted_is_made_again(bus: Bus, topology
         assert len(await queue.fetch(1)) == 1
 
 
+async def test_depths_can_be_read_of_a_server_that_was_restarted_while_nobody_was_there(
+    nats_server: EmbeddedServer, topology: Topology
+) -> None:
+    async with NatsBus.connect(nats_server.options, topology, producer="before") as before:
+        await before.ensure()
+    await nats_server.stop()
+    await nats_server.start()
+    async with NatsBus.connect(nats_server.options, topology, producer="status") as looks:
+        depths = await looks.queues.depths()
+        assert set(depths.values()) == {0}
+        assert any(key.startswith("gen.") for key in depths)
+        assert await looks.queues.undelivered() == depths
+
+
 async def test_generation_requests_go_on_after_a_restart_of_the_server(
     bus: Bus, topology: Topology, nats_server: EmbeddedServer
 ) -> None:

@@ -200,6 +200,9 @@ async def test_a_guest_s_answers_from_the_server_stay_on_its_side(secured: Secur
             )
             await session.send(names.episode("math"), b"x", reply=target)
         await session.flush(5)
+        async with asyncio.timeout(AT_ONCE_S):  # the server has them all, and stores them after that
+            while (await admin.logs.state(names.episodes)).messages < 1 + len(targets):
+                pass
         for stream in (names.samples("solver"), names.weights("solver"), names.decisions):
             assert (await admin.logs.state(stream)).messages == 0
         assert (await admin.logs.state(names.tasks)).messages == 1

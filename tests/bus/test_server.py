@@ -148,3 +148,72 @@ def _runs(pid: int) -> bool:
 def test_a_free_port_is_none_that_an_outgoing_connection_could_get() -> None:
     first_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     assert all(1024 < free_port() < first_outgoing for _ in range(50))
+
+
+async def test_it_listens_on_an_ipv6_address(tmp_path: Path) -> None:
+    server = EmbeddedServer(tmp_path, host="::1")
+    await server.start()
+    try:
+        assert server.url == f"nats://[::1]:{server.port}"
+        async with NatsBus.connect(server.options, make_topology(), producer="test") as bus:
+            await bus.ensure()
+    finally:
+        await server.stop()
+
+
+@pytest.mark.parametrize("name", ['a "quoted" one', "back\\slash", "two\nlines", "# {$HOME} 'x'", "ünï"])
+async def test_its_folder_may_be_called_anything(tmp_path: Path, name: str) -> None:
+    server = EmbeddedServer(tmp_path / name, token='a"b\\c')
+    await server.start()
+    try:
+        async with NatsBus.connect(server.options, make_topology(), producer="test") as bus:
+            await bus.ensure()
+        assert (tmp_path / name / "store").is_dir()
+    finally:
+        await server.stop()
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "told"),
+    [
+        ("192.0.2.1", 25_000, "192.0.2.1 is no address of this machine"),
+        ("192.0.2.1", 0, "192.0.2.1 is no address of this machine"),
+        ("2001:db8::1", 0, "2001:db8::1 is no address of this machine"),
+        ("nobody.invalid", 25_000, "the name nobody.invalid has no address"),
+        ("nobody.invalid", 0, "the name nobody.invalid has no address"),
+    ],
+)
+async def test_an_address_that_is_not_ours_is_named(tmp_path: Path, host: str, port: int, told: str) -> None:
+    with pytest.raises(BusError, match=told):
+        await EmbeddedServer(tmp_path, host=host, port=port).start()
+
+
+async def test_another_nats_server_on_the_port_is_not_taken_for_ours(
+    nats_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    ours = EmbeddedServer(tmp_path / "ours", port=nats_server.port)
+    with pytest.raises(BusError, match=f"port {nats_server.port} on 127.0.0.1 is taken"):
+        await ours.start()
+    assert not ours.pid
+
+
+async def test_what_a_server_says_of_its_settings_is_told(tmp_path: Path) -> None:
+    server = EmbeddedServer(tmp_path, security="authorization { nonsense")
+    with pytest.raises(
+        BusError, match=r"nats-server didn't start \(exit code 1\): nats-server: Parse error on line 6"
+    ) as caught:
+        await server.start()
+    assert str(caught.value).endswith(f"see {server.log_file}")
+    assert "nats-server: " in server.log_file.read_text()
+
+
+async def test_a_stop_that_is_cut_short_leaves_no_server_behind(tmp_path: Path) -> None:
+    server = EmbeddedServer(tmp_path)
+    await server.start()
+    pid = server.pid
+    os.kill(pid, signal.SIGSTOP)  # ends by SIGKILL alone, as with a full disk
+    async with asyncio.TaskGroup() as group:
+        stopping = group.create_task(server.stop())
+        await asyncio.sleep(0)
+        stopping.cancel()
+    assert await server.wait() == -signal.SIGKILL

@@ -41,8 +41,8 @@ def test_a_run_file_is_stripped_of_everything_but_its_evaluations(tmp_path: Path
     assert both.policies["solver"].trainer is None
     assert set(evaluation_of(config, {}, ["other"]).eval) == {"other"}
     assert evaluation_of(config, {"solver": "elsewhere"}).policies["solver"].model == "elsewhere"
-    with pytest.raises(ConfigError, match=r"no \[eval.nothing\]; there are held-out, other"):
-        evaluation_of(config, {}, ["nothing"])
+    with pytest.raises(ConfigError, match=r"no \[eval.xyz\]; known: held-out, other"):
+        evaluation_of(config, {}, ["xyz"])
 
 
 @pytest.mark.parametrize(

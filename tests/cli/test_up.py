@@ -237,6 +237,22 @@ async def test_a_damaged_model_is_a_sentence(folder: Path) -> None:
     assert "model" in output
 
 
+async def test_users_code_that_fails_ends_the_run_with_its_line_told_once(folder: Path) -> None:
+    (folder / "own.py").write_text("class Raises:\n    def drops(self, group):\n        raise ValueError('broken')\n")
+    code, output = await finished(folder, "up", "run.toml", *sets('policies.solver.trainer.filters=["own:Raises"]'))
+    why = (
+        "dataflow-local-0: policies.solver.trainer.filters: own:Raises failed in drops(): ValueError: broken "
+        "(own.py line 3); mend it and go on"
+    )
+    assert (code, output.count("own.py line 3")) == (1, 1), output
+    assert output.endswith(f"astraflow: {why}\n")
+    assert "process-failed" not in output
+    summary = json.loads((folder / "runs/demo/summary.json").read_text())
+    assert (summary["finished"], summary["stop_reason"], summary["failure"]) == (False, "failed", why)
+    events = [json.loads(line) for line in (folder / "runs/demo/events.jsonl").read_text().splitlines()]
+    assert [event["text"] for event in events if event["name"] == "process-failed"] == [why]
+
+
 async def test_a_folder_that_cant_be_made_is_a_sentence(folder: Path) -> None:
     (folder / "file").write_text("")
     code, output = await finished(folder, "up", "run.toml", *sets("run.folder=file/runs"))

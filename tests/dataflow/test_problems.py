@@ -254,7 +254,10 @@ def play_a_batch(config: RunConfig) -> None:
 @pytest.mark.parametrize(
     ("stage", "told"),
     [
-        ({"filters": ("own_stages:Exits",)}, r"failed in drops\(\): SystemExit\(3\) \(.*own_stages.py:\d+\); mend it"),
+        (
+            {"filters": ("own_stages:Exits",)},
+            r"failed in drops\(\): SystemExit: 3 \(own_stages.py line \d+\); mend it",
+        ),
         ({"order": "own_stages:Mixed"}, "dataflow.order: keys of own_stages:Mixed can't be compared: '<' not supp"),
         ({"replay": "own_stages:NoNumber"}, r"replay: rank\(\) of own_stages:NoNumber gave None, expected a number"),
         ({"select": "own_stages:Unstorable"}, r"state\(\) of own_stages:Unstorable gave what can't be stored"),
@@ -317,9 +320,10 @@ def test_a_stage_that_is_async_is_found_before_the_run(tmp_path: Path, override:
     assert told in str(refused.value)
 
 
-def test_an_environment_of_agents_that_join_is_told_if_nobody_takes_its_tasks() -> None:
+@pytest.mark.parametrize(("agent", "start"), [("external", "astraflow agent my_agent.py"), ("sessions", "af.sessions")])
+def test_an_environment_that_others_play_is_told_if_nobody_takes_its_tasks(agent: str, start: str) -> None:
     trainer = TrainerSection(steps=4, batch_groups=2)
-    envs = {"math": EnvSection(kind="toy", agent="external")}
+    envs = {"math": EnvSection(kind="toy", agent=agent)}
     world = World(config_of(trainers={"solver": trainer}, envs=envs))
     world.plan()
     tasks = len(world.queue)
@@ -329,6 +333,7 @@ def test_an_environment_of_agents_that_join_is_told_if_nobody_takes_its_tasks() 
     (problem,) = world.core.problems(UNTAKEN_S)
     assert (problem.kind, problem.subject) == ("no-agent-joined", "math")
     assert f"none has taken one of its {tasks:,} tasks for 30 s; start one: " in problem.text
+    assert start in problem.text
     world.core.on_queue("math", tasks - 1, UNTAKEN_S + 1)
     assert world.core.problems(UNTAKEN_S + 1) == [], "somebody has taken one"
 

@@ -225,5 +225,7 @@ class Broken:
 
 def test_an_algorithm_that_raises_is_named() -> None:
     broken = stage("tests.dataflow.test_select:Broken")
-    with pytest.raises(ConfigError, match=r"select: .*:Broken failed in take\(\): RuntimeError\('no idea'\)"):
+    with pytest.raises(
+        ConfigError, match=r"select: .*:Broken failed in take\(\): RuntimeError: no idea \(test_select.py line \d+\)"
+    ):
         broken.ask("take", Prompt(index=0, epoch=0, draw=0.5))

@@ -14,7 +14,7 @@ from astraflow.config import EngineSection
 from astraflow.engines.batching import Batcher
 from astraflow.engines.cpu import CpuEngine
 from astraflow.engines.decoder import SlotDecoder
-from astraflow.errors import ConfigError, EngineError, WeightsError
+from astraflow.errors import ConfigError, EngineError, RequestError, WeightsError
 from astraflow.models.folder import read_model
 from astraflow.weights.codec.changes import ChangedElements
 from astraflow.weights.codec.tensors import HostTensor
@@ -331,3 +331,19 @@ async def test_an_abandoned_stream_frees_its_slot(engine: CpuEngine) -> None:
         break
     await read(engine.generate(request("after", count=30)))
     assert engine.load().running == 0
+
+
+async def test_before_min_tokens_no_end_token_is_sampled(engine: CpuEngine) -> None:
+    first = (await read(engine.generate(request("a", temperature=0)))).tokens[0]
+    ends = {"stop_token_ids": (int(first),), "ignore_eos": False, "temperature": 0}
+    assert len((await read(engine.generate(request("b", **ends)))).tokens) == 1
+    found = await read(engine.generate(request("c", min_tokens=6, **ends)))
+    assert len(found.tokens) >= 6
+    assert first not in found.tokens[:6]
+
+
+@pytest.mark.parametrize("setting", ["presence_penalty", "frequency_penalty"])
+async def test_what_the_engine_lacks_is_refused_by_name(engine: CpuEngine, setting: str) -> None:
+    with pytest.raises(RequestError, match=f"asks for {setting} = 0.5, which the cpu engine doesn't have"):
+        engine.generate(request("r", **{setting: 0.5}))
+    await read(engine.generate(request("r", seed=7, **{setting: 0.0})))

@@ -9,6 +9,7 @@ import torch
 from astraflow.engines.architecture import decoder_spec
 from astraflow.engines.base import EngineRequest
 from astraflow.engines.decoder import SlotDecoder
+from astraflow.engines.rope import tables
 from astraflow.engines.sequences import Running, Segment
 from astraflow.errors import WeightsError
 from astraflow.messages import Sampling
@@ -185,3 +186,31 @@ def test_what_the_slot_decoder_cannot_do_exactly_is_left_to_the_fallback(change:
     config = json.loads(tiny_model("llama").files["config.json"])
     assert decoder_spec(derived_config(config), {}) is not None
     assert decoder_spec(derived_config(config | change), {}) is None
+
+
+def test_positions_are_exact_beyond_what_bf16_can_count() -> None:
+    positions = torch.tensor([255, 257, 259, 4097, 8191])
+    inverse = torch.tensor([1.0, 0.1])
+    cos, sin = tables(inverse, positions, torch.float32)
+    angles = positions.double().unsqueeze(1) * inverse.double()
+    assert torch.allclose(cos.squeeze(1).double(), angles.cos(), atol=1e-3)
+    assert torch.allclose(sin.squeeze(1).double(), angles.sin(), atol=1e-3)
+
+
+def test_a_version_that_is_prepared_changes_nothing_before_it_is_put_in_place() -> None:
+    versions = [tiny_model("llama", seed=seed) for seed in range(3)]  # its embedding is its head too, and is packed
+    slots = decoder(versions[0], torch.bfloat16)
+
+    def logits() -> torch.Tensor:
+        sequence = running(prompt(5))  # too short to be reused
+        assert slots.admit(sequence)
+        found = slots.forward([Segment(sequence, 5)]).clone()
+        slots.release(sequence)
+        return found
+
+    for version in versions[1:]:
+        before = logits()
+        put = slots.prepare(version.tensors)
+        assert torch.equal(logits(), before)
+        put()
+        assert not torch.equal(logits(), before)

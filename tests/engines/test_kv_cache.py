@@ -110,3 +110,21 @@ def test_common_prefix_counts_leading_equal_tokens() -> None:
     assert common_prefix(a, a) == 4
     assert common_prefix(a, np.array([1, 2, 9, 4], dtype=np.int32)) == 2
     assert common_prefix(a[:0], a[:0]) == 0
+
+
+def test_a_copy_of_what_old_weights_computed_serves_no_new_sequence() -> None:
+    kv = cache(budget_tokens=2048)
+    tokens = np.arange(100, dtype=np.int32)
+    row = kv.claim(tokens, 100, 128)
+    assert row is not None
+    fill(row, 100)
+    kv.invalidate()  # it goes on, on the cache of the old weights
+    sibling = kv.claim(np.arange(500, 600, dtype=np.int32), 100, 256)
+    assert sibling is not None
+    assert sibling.length == 0
+    kv.copy_prefix(row, sibling, 100)
+    sibling.tokens = tokens
+    kv.release(sibling)
+    fresh = kv.claim(tokens, 100, 128)
+    assert fresh is not None
+    assert fresh.length == 0

@@ -8,9 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astraflow.engines.keyed import keyed_uniform
+from astraflow.engines.keyed import keyed_bits, keyed_uniform
 from astraflow.engines.sampling import Draw, kept_tokens, sample
 from astraflow.messages import Sampling
+from astraflow.messages.mixing import GOLDEN
 
 
 def draws(count: int, seed: int = 0, **sampling: object) -> list[Draw]:
@@ -63,6 +64,29 @@ def test_greedy_takes_the_first_of_equals() -> None:
     tokens, logprobs = sample(torch.tensor([[1.0, 3.0, 3.0, 0.0]]), draws(1, temperature=0.0))
     assert tokens == [1]
     assert logprobs[0] == pytest.approx(3 - math.log(math.e + 2 * math.e**3 + 1))
+
+
+def test_greedy_is_greedy_whatever_the_filters() -> None:
+    logits = torch.tensor([1.0, 1.3, 1.2, 0.9])
+    for filters in ({"top_k": 3}, {"top_p": 0.9}, {"top_k": 3, "top_p": 0.9}):
+        tokens, _ = sample(logits.expand(200, -1), draws(200, temperature=0.0, **filters))
+        assert set(tokens) == {1}
+
+
+def test_neighbouring_seeds_are_no_shifted_copies_of_each_other() -> None:
+    positions = np.arange(1000, dtype=np.int64)
+    for step in (1, int(GOLDEN), 2 * int(GOLDEN), -int(GOLDEN)):
+        one, other = keyed_bits(7, positions), keyed_bits(7 + step, positions)
+        assert not np.intersect1d(one, other).size
+
+
+def test_every_bit_of_seed_and_position_changes_half_of_the_bits() -> None:
+    positions = np.arange(500, dtype=np.int64)
+    before = keyed_bits(5, positions)
+    flips = [keyed_bits(5 ^ (1 << bit), positions) ^ before for bit in range(64)]
+    flips += [keyed_bits(5, positions ^ (1 << bit)) ^ before for bit in range(62)]
+    for flip in flips:
+        assert abs(np.unpackbits(flip.view(np.uint8)).mean() - 0.5) < 0.02
 
 
 def test_top_k_keeps_the_k_most_likely() -> None:

@@ -114,3 +114,12 @@ async def test_a_grade_that_is_no_grade_is_said_with_its_line() -> None:
     assert outcome.reason is Reason.GRADER
     assert "grade() returned 1.0, expected astraflow.Grade(reward=" in outcome.error
     assert f"({Path(__file__).name} line {Careless.grade.__code__.co_firstlineno})" in outcome.error
+
+
+async def test_an_agent_that_is_not_async_is_said_with_its_line() -> None:
+    def solve(task: Any, policies: Any) -> Any:
+        return 1.0
+
+    where = rf"agent solve \({Path(__file__).name} line {solve.__code__.co_firstlineno}\) isn't async; write async def"
+    with pytest.raises(EnvError, match=where):
+        await AgentEnv(TinyEnv(task="add"), af.agent(env="sums")(solve)).run(task(SUM), {})

@@ -11,9 +11,10 @@ import pytest
 
 from astraflow.envs import ChatMessage, Grade, SingleTurnEnv
 from astraflow.envs.threads import Threads
-from astraflow.envs.usercode import LOST, call, contain_tasks, describe, in_thread, on_loop
+from astraflow.envs.usercode import LOST, call, contain_tasks, in_thread, on_loop
 from astraflow.errors import EnvError, GraderError, HungError, RaisedError
 from astraflow.messages import Reason
+from astraflow.raised import describe
 from tests.envs.scripted import ScriptedPolicy, reply, task
 from tests.support import eventually
 

@@ -1,6 +1,7 @@
 """math-verify in killable processes: verdicts, hangs, deaths."""
 
 import os
+import resource
 import select
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import time
 
 import pytest
 
-from astraflow.envs.verifier_pool import VerifierPool
+from astraflow.envs.verifier_pool import _MEMORY_BYTES, VerifierPool
 from astraflow.errors import EnvError
 
 HANGS = ("$10^{10^{10}}$", "$9^{9^{9}}$", "$10^{10^{11}}$")
@@ -222,3 +223,11 @@ def is_gone(pid: int, *, within_s: float) -> bool:
     ready, _, _ = select.select([descriptor], [], [], within_s)
     os.close(descriptor)
     return bool(ready)
+
+
+def test_a_process_may_not_take_more_memory_than_its_share(pool: VerifierPool) -> None:
+    assert pool.verify("104729", "\\boxed{104729}")  # of nobody else, who would have it answered without a process
+    worker = pool._places.get()
+    pool._places.put(worker)
+    assert worker is not None
+    assert resource.prlimit(worker._process.pid, resource.RLIMIT_AS) == (_MEMORY_BYTES, _MEMORY_BYTES)

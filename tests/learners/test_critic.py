@@ -199,14 +199,15 @@ def test_a_critic_of_another_width_is_refused_and_changes_nothing(tmp_path: Path
     import safetensors.torch
 
     from astraflow.learners.checkpoint import write_state
+    from astraflow.learners.team import Alone
 
     tensors = safetensors.torch.load_file(tmp_path / "saved" / "learner.safetensors")
     tensors["critic/master/weight"] = torch.zeros(3)
-    write_state(tmp_path / "saved", tensors, steps=0)
+    write_state(tmp_path / "saved", tensors, steps=0, team=Alone())
     with pytest.raises(WeightsError, match="1 tensors differ, critic/weight"):
         one.restore(tmp_path / "saved")
     del tensors["critic/steps"], tensors["critic/master/weight"]
-    write_state(tmp_path / "saved", tensors, steps=0)
+    write_state(tmp_path / "saved", tensors, steps=0, team=Alone())
     with pytest.raises(WeightsError, match="2 tensors differ, critic/weight"):
         one.restore(tmp_path / "saved")
     assert state(one, tmp_path / "after") == before
@@ -238,3 +239,14 @@ def test_a_reply_worth_more_than_expected_gets_likelier_in_groups_of_one(tmp_pat
         for _ in range(4):
             assert one.step([good, bad]).trained
     assert gaps[1] > gaps[0] + 0.1
+
+
+def test_while_the_critic_warms_up_the_policy_and_its_optimizer_stay_as_they_are(tmp_path: Path) -> None:
+    one = learner(model_folder(tmp_path), settings(warmup_steps=2))
+    before = digest(one.export())
+    for _ in range(2):
+        assert one.step(batch(1)).trained
+        assert digest(one.export()) == before
+        assert {name.partition("/")[0] for name in one._master.tensors()} == {"master"}, "no step of AdamW was counted"
+    one.step(batch(1))
+    assert digest(one.export()) != before

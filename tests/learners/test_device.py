@@ -22,6 +22,7 @@ from astraflow.learners.critic import Critic
 from astraflow.learners.logprobs import batch_logprobs, micro_batch_logprobs
 from astraflow.learners.model import LoadedModel, load_model
 from astraflow.learners.packing import Costs, MicroBatch, plan_micro_batches
+from astraflow.learners.team import Alone
 from astraflow.learners.torch_learner import TorchLearner
 from tests.learners.learner_cases import VOCABULARY, as_torch, batch, learner, model_folder, section
 
@@ -103,14 +104,16 @@ def test_passes_stay_on_the_device_of_the_weights(tmp_path: Path, share: bool) -
     gradients = [parameter.grad for parameter in model.module.parameters()]
     assert {gradient.device for gradient in gradients if gradient is not None} == {META}
     with OneDevice():
-        assert batch_logprobs(model, plan, torch.zeros(count, device=META), temperature=1.0).device == META
+        assert (
+            batch_logprobs(model, plan, torch.zeros(count, device=META), temperature=1.0, team=Alone()).device == META
+        )
 
 
 def test_values_of_a_critic_stay_on_the_device_of_the_weights(tmp_path: Path) -> None:
     model, plan, count = _elsewhere(tmp_path, share=True)
-    critic = Critic(model.head_VD.shape[1], CriticSection(), section(), META)
+    critic = Critic(model.head_VD.shape[1], CriticSection(), section(), Alone(), META)
     with OneDevice():
-        assert critic.batch_values(model, plan, count).device == META
+        assert critic.batch_values(model, plan, count, team=Alone()).device == META
     assert {tensor.device for tensor in critic.weights.masters.values()} == {META}
 
 

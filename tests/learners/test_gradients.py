@@ -17,6 +17,7 @@ from astraflow.learners.losses.compose import Loss
 from astraflow.learners.losses.tokens import LossBatch
 from astraflow.learners.model import SHARED_PREFIX_FAMILIES, LoadedModel, load_model
 from astraflow.learners.packing import Costs, MicroBatch, plan_micro_batches
+from astraflow.learners.team import Alone
 from astraflow.learners.torch_learner import temperature_of
 from astraflow.messages import Sample, TemperatureSpan, array_of
 from tests.learners.learner_cases import batch, model_folder, sample
@@ -70,7 +71,7 @@ def gradients_of(
         )
     )
     weights = one.weigh(prepared, chosen_S=torch.ones(len(read.tasks_S), dtype=torch.bool))
-    return accumulate_gradients(model, plan, one, prepared, weights, temperature=temperature)
+    return accumulate_gradients(model, plan, one, prepared, weights, temperature=temperature, team=Alone())
 
 
 def ours(

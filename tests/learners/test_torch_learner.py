@@ -10,7 +10,8 @@ import transformers
 
 from astraflow.config import LossSection
 from astraflow.errors import MessageError
-from astraflow.messages import Sample, array_of
+from astraflow.learners.torch_learner import TorchLearner
+from astraflow.messages import Sample, TemperatureSpan, array_of
 from tests.learners.learner_cases import (
     DTYPES,
     VOCABULARY,
@@ -231,3 +232,32 @@ def test_sample_that_does_not_fit_is_named(tmp_path: Path, change: dict, text: s
     with pytest.raises(MessageError, match=text):
         one.step([sample([1, 2], [3]), bad])
     assert state(one, tmp_path / "after") == before
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_layers_computed_anew_have_the_same_gradients_to_the_last_bit(tmp_path: Path, dtype: str) -> None:
+    folder = model_folder(tmp_path / "model")
+    kept, anew = (learner(folder, section(dtype=dtype, activation_checkpointing=chosen)) for chosen in (False, True))
+    passes = []
+    for one in (kept, anew):
+        module = next(each for name, each in one._model.module.named_modules() if name.endswith("layers.0.mlp"))
+        calls: list[int] = []
+        module.register_forward_pre_hook(lambda *_, calls=calls: calls.append(1))
+        assert one.step(batch()).trained
+        passes.append(len(calls))
+    assert passes[1] == 2 * passes[0]
+    assert digest(kept.export()) == digest(anew.export())
+
+
+def test_samples_that_say_nothing_were_sampled_at_the_runs_temperature(tmp_path: Path) -> None:
+    folder, samples = model_folder(tmp_path), batch()
+    said = [
+        msgspec.structs.replace(one, temperatures=(TemperatureSpan(temperature=0.5, start=0, end=one.tokens.shape[0]),))
+        for one in samples
+    ]
+    found = []
+    for temperature, given in ((0.5, samples), (1.0, said), (1.0, samples)):
+        one = TorchLearner(folder, section(), seed=0, threads=1, temperature=temperature)
+        one.step(given)
+        found.append(digest(one.export()))
+    assert found[0] == found[1] != found[2]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.node.preemption import Preemption, run_command
+from astraflow.node.preemption import Notice, Preemption, run_command
 from tests.support import eventually
 
 
@@ -18,7 +18,7 @@ async def test_a_file_that_appears_is_a_notice(tmp_path: Path) -> None:
             async with asyncio.timeout(0.2):
                 await asyncio.shield(notice)
         file.write_text("")
-    assert notice.result() == f"file {file} exists"
+    assert notice.result() == Notice(text=f"file {file} exists")
 
 
 async def test_a_command_is_a_notice_once_it_succeeds(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ async def test_a_command_is_a_notice_once_it_succeeds(tmp_path: Path) -> None:
         await eventually(lambda: runs.exists() and len(runs.read_text()) >= 2)
         assert not notice.done()
         go.write_text("")
-    assert notice.result() == f"`{command}` succeeded"
+    assert notice.result() == Notice(text=f"`{command}` succeeded")
 
 
 async def test_a_command_that_isnt_there_is_reported_once() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from astraflow.actors.base.exits import describe_exit, last_lines
+from astraflow.lifeline import EXIT_TOGETHER
 from astraflow.node.child import ProcessSpec
 from astraflow.node.supervisor import Failure, Supervisor
 from tests.support import AT_ONCE_S, eventually
@@ -96,17 +97,75 @@ async def test_crash_loop_fails_after_max_restarts(nursery: Nursery) -> None:
     supervisor = nursery.supervisor(nursery.spec("a", CRASHING), nursery.spec("b", OBEDIENT), max_restarts=3)
     failure = await supervisor.run()
     assert failure is not None
-    assert (failure.process, failure.user_mistake) == ("a", False)
+    assert (failure.process, failure.told) == ("a", False)
     assert failure.text == "ended with exit code 1 after 3 restarts"
     assert text_of(nursery.log("a")).count("boom") == 4
     assert last_lines(failure.log_file, 2) == ["boom", "boom"]
+
+
+ALIKE = "import sys; print('Traceback'); print('ValueError: no luck', file=sys.stderr); sys.exit(6)"
+UNLIKE = """
+import os, sys
+count = os.path.getsize(sys.argv[1]) if os.path.exists(sys.argv[1]) else 0
+open(sys.argv[1], "a").write("x")
+print(f"ValueError: {count}", file=sys.stderr)
+sys.exit(6)
+"""
+THEN_KILLED = """
+import os, signal, sys
+count = os.path.getsize(sys.argv[1]) if os.path.exists(sys.argv[1]) else 0
+open(sys.argv[1], "a").write("x")
+print("ValueError: no luck", file=sys.stderr, flush=True)
+if count % 2:
+    os.kill(os.getpid(), signal.SIGKILL)
+sys.exit(6)
+"""
+
+
+async def test_one_that_fails_alike_three_times_as_it_begins_ends_the_whole_with_its_reason(nursery: Nursery) -> None:
+    told: list[Failure] = []
+
+    async def tell(failure: Failure) -> None:
+        assert supervisor.pids().keys() == {"b"}  # nothing is drained yet
+        told.append(failure)
+
+    supervisor = nursery.supervisor(nursery.spec("a", ALIKE), nursery.spec("b", OBEDIENT), max_restarts=10, tell=tell)
+    failure = await supervisor.run()
+    assert failure is not None
+    assert (failure.text, failure.told) == ("failed 3 times alike as it began: ValueError: no luck", True)
+    assert text_of(nursery.log("a")).count("no luck") == 3
+    assert told == [failure]
+    report = f"a ended with exit code 6: ValueError: no luck; see {nursery.log('a')}"
+    assert nursery.reports == [report, report]
+
+
+@pytest.mark.parametrize("script", [UNLIKE, THEN_KILLED], ids=["another reason each time", "killed in between"])
+async def test_what_does_not_fail_alike_is_started_as_often_as_allowed(nursery: Nursery, script: str) -> None:
+    supervisor = nursery.supervisor(nursery.spec("a", script, str(nursery.folder / "count")), max_restarts=5)
+    failure = await supervisor.run()
+    assert failure is not None
+    assert "after 5 restarts" in failure.text
+    assert (nursery.folder / "count").read_text() == "x" * 6
+
+
+async def test_a_process_that_ended_with_its_ranks_is_started_again_and_its_last_line_told(nursery: Nursery) -> None:
+    told: list[str] = []
+
+    async def tell(text: str) -> None:
+        told.append(text)
+
+    script = f"print('rank 1 of 2 is gone'); raise SystemExit({EXIT_TOGETHER})"
+    failure = await nursery.supervisor(nursery.spec("a", script), max_restarts=1, ranks_lost=tell).run()
+    assert failure is not None
+    assert told == ["a starts again with its ranks: rank 1 of 2 is gone"] * 2
+    assert not nursery.reports
 
 
 async def test_a_users_mistake_is_not_restarted(nursery: Nursery) -> None:
     supervisor = nursery.supervisor(nursery.spec("a", MISTAKEN), nursery.spec("b", OBEDIENT))
     failure = await supervisor.run()
     assert failure is not None
-    assert (failure.user_mistake, failure.text) == (True, "policies.x.model: no such folder")
+    assert (failure.told, failure.text) == (True, "policies.x.model: no such folder")
     assert text_of(nursery.log("a")).count("noise") == 1
     assert supervisor.pids() == {}
 
@@ -314,3 +373,22 @@ async def test_a_drain_interrupts_the_question_whether_to_start_again(nursery: N
         await asked.wait()
         supervisor.drain()
         assert await outcome is None
+
+
+async def test_with_less_time_than_the_grace_all_are_told_at_once(nursery: Nursery) -> None:
+    stubborn, last = nursery.spec("a", STUBBORN, stage=0), nursery.spec("b", OBEDIENT, stage=1)
+    supervisor = nursery.supervisor(stubborn, last, grace_s=1000)
+    async with running(supervisor) as outcome:
+        await eventually(lambda: text_of(nursery.log("a")) == text_of(nursery.log("b")) == "ready\n")
+        supervisor.drain(within_s=0.5)
+        supervisor.drain(within_s=1000)  # what is said first holds
+        await eventually(lambda: "leaving" in text_of(nursery.log("b")))
+    assert outcome.result() is None
+    assert nursery.reports == ["a didn't end within 0.5 s; killed"]
+
+
+async def test_a_notice_that_every_process_gets_kills_none(nursery: Nursery) -> None:
+    parent = "import subprocess, sys; subprocess.run([sys.executable, '-u', '-c', sys.argv[1]])"
+    with_child = nursery.spec("a", parent, "import os, signal; os.kill(os.getpid(), signal.SIGUSR1); print('lives')")
+    assert await nursery.supervisor(with_child).run() is None
+    assert text_of(nursery.log("a")) == "lives\n"

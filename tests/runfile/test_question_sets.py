@@ -9,6 +9,7 @@ import pytest
 
 from astraflow.extras import install_hint
 from astraflow.runfile import load, question_sets
+from astraflow.runfile.question_sets import hub_names
 
 RUN = """\
 [run]
@@ -108,3 +109,16 @@ def test_a_local_file_needs_no_words(tmp_path, monkeypatch):
     Path("questions.jsonl").write_text('{"question": "?", "answer": 1}\n')
     Path("run.toml").write_text(RUN.replace("ARGS", 'path = "questions.jsonl"'))
     assert list(question_sets(load("run.toml"))) == []
+
+
+def test_a_set_of_problems_is_spelt_out_and_its_download_announced(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    text = RUN.replace('kind = "math"\nargs = { ARGS }', 'kind = "code"\nargs = { dataset = "deepcoder" }')
+    path.write_text(text)
+    assert list(question_sets(load(str(path)))) == [
+        "environment game: dataset deepcoder means hf://datasets/agentica-org/DeepCoder-Preview-Dataset/primeintellect/"
+        'train, question_key = "problem", tests_key = "tests"'
+    ]
+    known = {"dataset": "deepcoder"}
+    assert len(hub_names("code", known)) == 1
+    assert hub_names("code", {"dataset": "nope"}) == hub_names("code", {"dataset": "humaneval"})

@@ -92,7 +92,11 @@ def test_broken_toml_names_the_line(file: Path) -> None:
             "unknown key policies.solver.trainer.stepps in {file} line 9; did you mean 'steps'?",
         ),
         ("[run]", "[rum]", "unknown key rum in {file} line 1; did you mean 'run'?"),
-        ("name =", "qqq =", "unknown key run.qqq in {file} line 2; expected one of name, seed, folder, deterministic"),
+        (
+            "name =",
+            "qqq =",
+            "unknown key run.qqq in {file} line 2; expected one of name, seed, folder, stop_when, deterministic",
+        ),
         ("steps = 4", "", "policies.solver.trainer.steps in {file} line 8 is missing"),
         ('model = "toy"', "", "policies.solver.model in {file} line 4 is missing"),
         ("steps = 4", 'steps = "many"', 'policies.solver.trainer.steps in {file} line 9: expected int, got "many"'),
@@ -252,8 +256,8 @@ def test_all_mistakes_are_told_at_once_and_no_consequence_of_one_as_another(file
         " of your own",
         f"envs.game {at} 22: environment toy takes no argument 'no_such'; known: fail_every, flat_share, policies,"
         " seed, size, turns",
-        f"envs.other {at} 26: unknown environment kind 'my-env'; known: math, reasoning-gym, tiny, toy; or module:Class"
-        " of your own",
+        f"envs.other {at} 26: unknown environment kind 'my-env'; known: code, math, reasoning-gym, search, tiny, toy;"
+        " or module:Class of your own",
     ]
 
 
@@ -340,6 +344,18 @@ def test_whatever_is_wrong_the_rest_is_checked_without_a_crash(file: Path, wrong
                 "eval.test.repeats=4",
             ],
             "is 64; run.deterministic plays the 80 episodes of an evaluation of test together",
+        ),
+        (
+            ["policies.solver.trainer.ranks.tensor=2"],
+            "is 2, but a model is cut among data × replicate ranks only so far",
+        ),
+        (["policies.solver.trainer.ranks.context=2"], "is 2, but a model is cut among data × replicate ranks only"),
+        (["policies.solver.trainer.ranks.experts=4"], "is 4, but a model is cut among data × replicate ranks only"),
+        (["policies.solver.trainer.ranks.min=3"], "is 3, more than the 1 ranks of data × replicate"),
+        (["policies.solver.trainer.ranks.data=2"], "the toy learner is one process"),
+        (
+            ["policies.solver.trainer.ranks.data=2", "policies.solver.trainer.device=auto"],
+            'is "auto", but several ranks compute on the CPU only so far',
         ),
         (["policies.solver.trainer.warmup_steps=9"], "is 9, more than the 4 steps of the run"),
         (["sources.game.group_size=1", "dataflow.min_group_size=1"], "a group of 1 has advantage 0"),

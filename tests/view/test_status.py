@@ -208,6 +208,8 @@ def test_status_json_has_stable_keys() -> None:
         "untrained",
         "weights",
         "failed",
+        "left_s",
+        "untrained_share",
     }
     assert (solver["step"], solver["consumed"], solver["version"], solver["serving"]) == (12, 13, 12, [11, 11])
     assert (solver["reward"], solver["tokens_per_s"], solver["ledger"]) == (0.75, 800.4, {"issued": 90, "infra": 2})
@@ -246,6 +248,29 @@ def test_a_healthy_run_fits_a_terminal_and_all_shows_the_rest(policies: int) -> 
     whole = render(status, everything=True)
     assert all(member.actor in whole for member in status.members)
     assert all(note.partition(": ")[2] in whole for policy in status.policies.values() for note in policy.untrained)
+
+
+def test_what_is_left_and_what_was_not_trained_are_told_as_far_as_they_are_known() -> None:
+    view = view_of(*everybody())
+    view.apply("progress.solver", Progress(policy="solver", consumed=3, step=3, version=3, epoch=1))
+    view.apply("ledger.solver", Ledger(policy="solver", counts={"issued": 20, "open": 6, "buffered": 4, "emitted": 8}))
+    view.history.add(train(1))
+    one_step = status_of(view, at=AT).policies["solver"]
+    assert (one_step.left_s, one_step.untrained_share) == (None, pytest.approx(0.2))
+    for step in (2, 3):
+        view.history.add(train(step))
+    assert status_of(view, at=AT).policies["solver"].left_s == pytest.approx(270)
+    assert "20% not trained · 4 min 30 s left" in render(status_of(view, at=AT))
+    view.history.add(train(2, lineage=2))  # a resumed trainer's only step says nothing yet
+    assert status_of(view, at=AT).policies["solver"].left_s is None
+
+
+def test_one_evaluation_is_no_change() -> None:
+    view = view_of(*everybody())
+    view.history.add(evaluation(0, 0.44))
+    text = render(status_of(view, at=AT))
+    assert "held-out: correct 0.44 (step 0)" in text
+    assert "→" not in text
 
 
 def test_rendered_status_says_what_a_person_asks() -> None:

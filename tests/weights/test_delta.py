@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astraflow.errors import WeightsError
+from astraflow.weights.codec.byte_coding import join_gaps, split_gaps
 from astraflow.weights.codec.delta import EncodedDelta, decode, encode, encode_update, pays
 from astraflow.weights.codec.differences import BLOCK_WORDS, find_changes, merge
 from astraflow.weights.codec.host_copy import HostCopy, apply
@@ -305,3 +306,24 @@ def test_a_delta_pays_up_to_half_a_full() -> None:
     assert not pays(51, 100)
     dense = [bf16_model(4000, seed) for seed in (0, 1)]
     assert not pays(len(encoded(*dense).payload), 8000)
+
+
+@pytest.mark.parametrize("gap", [253, 254, 255, 256, 257])
+def test_a_gap_at_the_escape_comes_back(gap: int) -> None:
+    positions = np.array([gap, 2 * gap + 1, 2 * gap + 2])
+    bytes_N, wide = split_gaps(positions)
+    assert len(wide) == (2 if gap >= 255 else 0)
+    assert join_gaps(bytes_N, wide, elements=2 * gap + 3).tolist() == positions.tolist()
+
+
+def test_a_delta_on_other_bytes_of_the_same_version_is_named(pair: tuple[Model, EncodedDelta]) -> None:
+    base, delta = pair
+    other = {name: HostTensor(one.dtype, one.shape, memoryview(bytes(len(one.data)))) for name, one in base.items()}
+    with pytest.raises(WeightsError, match="was made against other bytes of version 1"):
+        apply(decode(delta.payload, base), shadow_of(other))
+
+
+def test_a_short_frame_is_named(pair: tuple[Model, EncodedDelta]) -> None:
+    base, delta = pair
+    with pytest.raises(WeightsError, match="is truncated: its header has 3 of"):
+        decode(delta.payload[: PREFIX.size + 3], base)

@@ -232,7 +232,7 @@ async def test_a_manifest_of_another_policy_is_refused(memory_server: MemoryServ
         ack = await ctx.bus.publish(ctx.bus.topology.manifest("solver"), foreign, msg_id="foreign")
         damaged = msgspec.structs.replace(head, full_manifest_sequence=ack.sequence)
         await ctx.bus.kv.put(wiring.HEAD.key("solver"), damaged)
-        with pytest.raises(WeightsError, match="'judge', expected 'solver'"):
+        with pytest.raises(WeightsError, match="is of policy 'judge'"):
             await WeightFollower(ctx.bus, "solver").advance(damaged)
 
 

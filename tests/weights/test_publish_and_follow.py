@@ -14,6 +14,7 @@ from astraflow.weights.codec.changes import changed_elements
 from astraflow.weights.codec.tensors import HostTensor
 from astraflow.weights.transfer.follower import WeightFollower, first_head
 from astraflow.weights.transfer.publisher import WeightPublisher
+from astraflow.weights.transfer.update_plan import plan
 from tests.actors.contexts import context
 from tests.bus.raw import store_raw
 
@@ -167,3 +168,56 @@ async def test_a_head_that_cannot_be_read_is_written_anew_from_the_log(
         await store_raw(ctx.bus, ctx.bus.topology.kv_subject(key), b"")
         await publish(successor, 5, 5)  # under a running trainer
         assert (await head_of(ctx.bus)).version == 5
+
+
+async def test_a_full_comes_when_the_deltas_since_the_last_have_more_than_half_of_its_bytes(
+    memory_server: MemoryServer, tmp_path: Path
+) -> None:
+    bits = np.random.default_rng(0).integers(0, 1 << 16, SHAPE, dtype=np.uint16)
+    async with context(memory_server, tmp_path, role="trainer") as ctx:
+        publisher = WeightPublisher(ctx, full_every=1000)
+        fulls: set[int] = set()
+        for number in range(40):
+            tensors = {"moving": HostTensor("BF16", SHAPE, memoryview(bits.tobytes()))}
+            await publisher.publish(tensors, FILES, version=number, step=number, batch=number)
+            fulls.add(publisher.full_sequence)
+            if len(fulls) == 2:
+                break
+            bits.reshape(-1)[np.random.default_rng(number).permutation(bits.size)[: bits.size // 7]] += 1
+        stream, subject = ctx.bus.topology.weights("solver"), ctx.bus.topology.manifest("solver")
+        manifests = [entry.message async for entry in ctx.bus.logs.read(stream, subject=subject, follow=False)]
+        assert [manifest.kind for manifest in (manifests[0], manifests[-1])] == [VersionKind.FULL] * 2
+        sizes = [manifest.size_bytes for manifest in manifests[1:-1]]
+        assert len(sizes) > 1
+        assert 2 * sum(sizes[:-1]) <= manifests[0].size_bytes < 2 * sum(sizes)
+
+
+async def test_a_new_trainer_s_head_still_knows_the_versions_before(
+    memory_server: MemoryServer, tmp_path: Path
+) -> None:
+    async with context(memory_server, tmp_path, role="trainer") as ctx:
+        await publish(WeightPublisher(ctx, epoch=1), 0, 2)
+        later = WeightPublisher(ctx, epoch=2)
+        await later.open()
+        await publish(later, 3, 3)
+        recent = (await head_of(ctx.bus)).recent
+        assert [(one.version, one.step) for one in recent] == [(number, number) for number in range(4)]
+
+
+def manifest(number: int, size_bytes: int, *, base: int = -1) -> Manifest:
+    """A full, or a delta on version `base`; manifests stand at the sequences of their versions, fulls at 100 more."""
+    kind = VersionKind.FULL if base < 0 else VersionKind.DELTA
+    given = {"policy": "solver", "version": number, "step": number, "batch": number, "epoch": 1, "kind": kind}
+    return Manifest(**given, tensors=(), parts=(), size_bytes=size_bytes, base_version=base, base_sequence=max(0, base))
+
+
+@pytest.mark.parametrize(("full_bytes", "cheapest"), [(5, 15), (15, 20), (30, 20)])
+async def test_the_way_with_the_fewest_bytes_is_taken(full_bytes: int, cheapest: int) -> None:
+    log = {2: manifest(2, 10, base=1), 3: manifest(3, 10, base=2), 102: manifest(2, full_bytes)}
+    head = Head(policy="solver", version=3, step=3, epoch=1, manifest_sequence=3, full_manifest_sequence=102)
+
+    async def read(sequence: int) -> Manifest | None:
+        return log.get(sequence)
+
+    assert (await plan(head, 1, read)).size_bytes == cheapest
+    assert (await plan(head, None, read)).size_bytes == full_bytes + 10, "a newcomer has no choice"

@@ -34,8 +34,18 @@ class Identity:
     supervised: bool = False  # its node carries out orders to drain it
 
 
-async def act(options: BusOptions, who: Identity, work: Callable[[ActorContext], Awaitable[None]]) -> None:
-    """Connect, announce, run the role, say goodbye. Raises what the role raises; ConfigError without such a run."""
+async def act(
+    options: BusOptions,
+    who: Identity,
+    work: Callable[[ActorContext], Awaitable[None]],
+    *,
+    came_up: asyncio.Event | None = None,
+) -> None:
+    """Connect, announce, run the role, say goodbye. Raises what the role raises; ConfigError without such a run.
+
+    Args:
+        came_up: set once the actor can work; None = nobody wants to know.
+    """
     record = await _read_record(options, who)
     config = from_json(record.config_json)
     async with NatsBus.connect(options, topology_of(config, region=who.region), producer=who.name) as bus:
@@ -50,6 +60,7 @@ async def act(options: BusOptions, who: Identity, work: Callable[[ActorContext],
             node=who.node,
             policy=who.policy,
             threads=who.threads,
+            came_up=came_up or asyncio.Event(),
         )
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -84,9 +95,10 @@ async def _watch_run(ctx: ActorContext) -> None:
             if isinstance(update.message, RunRecord) and update.message.stop_requested:
                 ctx.stop(update.message.stop_requested)
                 return
-            if update.unreadable and ctx.role == "dataflow":  # who may write it, and has it
+            if update.key and update.message is None and ctx.role == "dataflow":  # who may write it, and has it
+                revision = update.revision if update.unreadable else 0
                 with contextlib.suppress(FencedError):
-                    await ctx.bus.kv.put(wiring.RUN.key(), ctx.record, expected_revision=update.revision)
+                    await ctx.bus.kv.put(wiring.RUN.key(), ctx.record, expected_revision=revision)
 
 
 async def follow_drains(ctx: ActorContext) -> None:

@@ -33,6 +33,7 @@ class ActorContext:
         threads: cores that its compute may use.
         stopping: set when the actor must end: `stop_reason` is "drain" (signal), "finished" (the run is over) or
             "stopped" (`astraflow stop`).
+        came_up: set once it can work, or waits for its turn.
         unserved: environments that it can't run, or roles that a node can't have, and why.
         roles: what a node has or is starting.
     """
@@ -49,6 +50,7 @@ class ActorContext:
     incarnation: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     stop_reason: str = ""
+    came_up: asyncio.Event = field(default_factory=asyncio.Event)
     last_error: str = ""
     problems: tuple[str, ...] = ()  # see Member
     about: str = ""  # see Member
@@ -72,6 +74,8 @@ class ActorContext:
 
     def set_state(self, state: MemberState) -> None:
         self.state, self._state_at = state, clock.monotonic()
+        if state in (MemberState.STANDBY, MemberState.READY):
+            self.came_up.set()
 
     def waits_for(self, sentence: str) -> None:
         """Say what this actor waits for, for `status`; "" = it is busy."""

@@ -6,6 +6,8 @@ from pathlib import Path
 EXIT_USER = 3
 EXIT_FENCED = 4
 """Another process took over; a restart waits until it is needed again, so it is no loop."""
+EXIT_AT_START = 6
+"""A crash before the actor could work; the last line of its log says why. If it happens alike again it always will."""
 EXIT_ENDED_EARLY = 5
 """Of `up`: a person or a notice ended the run before its end; the same command goes on."""
 

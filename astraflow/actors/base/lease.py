@@ -30,6 +30,8 @@ from astraflow.errors import FencedError, UnreadableValueError
 from astraflow.messages import Lease, MemberState
 
 _RENEWALS = 3  # per lease length
+_LONGEST_TERMS = 10  # of ours, that another holder's term may be: [bus] may have been changed meanwhile
+_MOST_EPOCHS = 1 << 40
 
 
 def _lease_key(name: str) -> str:
@@ -67,21 +69,29 @@ class HeldLease:
                 )
             except FencedError as exc:
                 try:
-                    raise FencedError(await self._lost()) from exc
+                    lost = await self._lost()
                 except UnreadableValueError as damaged:  # nobody took it: what is there is no lease
                     self._revision = damaged.revision
                     continue
+                if lost:
+                    raise FencedError(lost) from exc
+                self._revision = 0
+                continue
             self._until = sent_at + self._record.lease_s
             self._renewed.set()
             await wait_at_most(self._hurry, self._record.lease_s / _RENEWALS)
             self._hurry.clear()
 
     async def _lost(self) -> str:
+        """To whom; "" if the key was deleted, and so nobody has taken it."""
         entry = await self._ctx.bus.kv.get(self._key)
-        other = entry.message if entry is not None and isinstance(entry.message, Lease) else None
-        taker = f"{other.actor} (epoch {other.epoch})" if other is not None else "nobody: the key was deleted"
+        if entry is None:
+            return ""
+        other = entry.message
+        assert isinstance(other, Lease), other
         return (
-            f"{self._key} (epoch {self.epoch}) was lost to {taker}: {self._ctx.name} was silent for longer than "
+            f"{self._key} (epoch {self.epoch}) was lost to {other.actor} (epoch {other.epoch}): "
+            f"{self._ctx.name} was silent for longer than "
             f"bus.lease_s = {self._record.lease_s:g}; it must exit, a restart waits as a standby"
         )
 
@@ -101,13 +111,15 @@ class HeldLease:
 
 
 @asynccontextmanager
-async def lease(ctx: ActorContext, name: str) -> AsyncIterator[HeldLease | None]:
+async def lease(ctx: ActorContext, name: str, *, above: int = 0) -> AsyncIterator[HeldLease | None]:
     """Wait for the lease and keep it while inside; None if the actor was stopped first.
+
+    `above`: an epoch that is known to have been, from elsewhere: the key may have been lost, and epochs never go back.
 
     Raises: FencedError if it was lost. However the block ends, the lease is released, so that a successor starts at
     once; it need not be told when this process is killed on the same machine.
     """
-    held = await ctx.unless_stopped(_acquire(ctx, name))
+    held = await ctx.unless_stopped(_acquire(ctx, name, above=above))
     if held is None:
         yield None
         return
@@ -123,8 +135,8 @@ async def lease(ctx: ActorContext, name: str) -> AsyncIterator[HeldLease | None]
                     await held.release()
 
 
-async def _acquire(ctx: ActorContext, name: str) -> HeldLease:
-    waiter = _Waiter(ctx, name)
+async def _acquire(ctx: ActorContext, name: str, *, above: int) -> HeldLease:
+    waiter = _Waiter(ctx, name, above=above)
     async with Background() as background:
         background.start(waiter.watch())
         return await waiter.take_when_free()
@@ -133,9 +145,10 @@ async def _acquire(ctx: ActorContext, name: str) -> HeldLease:
 class _Waiter:
     """Watches a lease until it can be taken."""
 
-    def __init__(self, ctx: ActorContext, name: str) -> None:
+    def __init__(self, ctx: ActorContext, name: str, *, above: int) -> None:
         self._ctx = ctx
         self._name = name
+        self._above = above
         self._known = False
         self._news = asyncio.Event()
         self._record: Lease | None = None
@@ -155,7 +168,7 @@ class _Waiter:
             if update.unreadable:  # its holder may be alive, and writes it anew then
                 self._record = self._record or self._unknown()
             else:
-                self._record = update.message if isinstance(update.message, Lease) else None
+                self._record = self._possible(update.message) if isinstance(update.message, Lease) else None
             self._revision = update.revision
             self._see()
         self._news.set()
@@ -164,6 +177,15 @@ class _Waiter:
         """For a lease that can't be read. Its epoch is over all that have been counted from 1."""
         lease_s = self._ctx.config.bus.lease_s
         return Lease(holder="?", epoch=int(clock.wall()), actor="somebody whose record can't be read", lease_s=lease_s)
+
+    def _possible(self, record: Lease) -> Lease:
+        """Without a term or an epoch that no holder of this run can have: such a lease would never end."""
+        longest = _LONGEST_TERMS * self._ctx.config.bus.lease_s
+        if not 0 < record.lease_s <= longest:  # also NaN
+            record = msgspec.structs.replace(record, lease_s=self._ctx.config.bus.lease_s)
+        if not 0 <= record.epoch < _MOST_EPOCHS:
+            record = msgspec.structs.replace(record, epoch=int(clock.wall()))
+        return record
 
     def _see(self) -> None:
         self._seen_at, self._reconnects = boottime(), self._ctx.bus.link.reconnects
@@ -189,6 +211,7 @@ class _Waiter:
             return "it was free"
         if has_ended(record.process):
             return "its process has ended"
+        # Looked at when the time is over, or at a renewal, which begins it anew: nothing wakes the waiter in between.
         bus = self._ctx.bus
         if not bus.link.up.is_set() or bus.link.reconnects != self._reconnects:
             self._see()  # nobody could renew meanwhile: the time starts again
@@ -207,7 +230,7 @@ class _Waiter:
     async def _take(self, why: str) -> HeldLease | None:
         """None if somebody else was faster."""
         ctx, old = self._ctx, self._record
-        epoch = (old.epoch if old is not None else 0) + 1
+        epoch = max(old.epoch if old is not None else 0, self._above) + 1
         record = Lease(
             holder=ctx.incarnation,
             epoch=epoch,

@@ -38,6 +38,10 @@ class OwnedLog:
             yield entry
             self.cursor = entry.cursor
 
+    def has_unapplied(self) -> bool:
+        """Whether there is anything behind the cursor, readable or not."""
+        return self._last > (self.cursor.sequence if self.cursor is not None else 0)
+
     async def _only_junk_since(self) -> bool:
         """Whether what stands behind our last entry is unreadable, all of it; then the next append goes behind that.
 

@@ -16,18 +16,23 @@ import msgspec
 from astraflow import clock
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.lease import HeldLease, lease
-from astraflow.actors.base.owned_key import OwnedKey
+from astraflow.actors.base.owned_key import OwnedKey, is_forged
 from astraflow.actors.dataflow.issuing import Issuing
 from astraflow.actors.dataflow.restore import Restored, restore
+from astraflow.actors.dataflow.snapshot_copy import SnapshotCopy
 from astraflow.actors.dataflow.standstill import FailureStreak, ToldProblems
 from astraflow.actors.dataflow.store import StoredState, recorded_floor
 from astraflow.actors.dataflow.users import Users
 from astraflow.bus import LogEntry, wiring
 from astraflow.concurrency import Background
 from astraflow.dataflow.core import DataflowCore
+from astraflow.dataflow.stop_rule import stop_rule
 from astraflow.envs.registry import build_env
-from astraflow.errors import FencedError, UnreadableValueError
+from astraflow.errors import CursorError, FencedError, LostStateError, UnreadableValueError
 from astraflow.messages import (
+    CONTROL_EVENT,
+    FINISHED,
+    STOPPED,
     TRAINABLE_REASONS,
     Decision,
     DecisionKind,
@@ -38,6 +43,7 @@ from astraflow.messages import (
     Progress,
     RunRecord,
     SampleBatch,
+    goal,
 )
 from astraflow.messages.metric_names import DATAFLOW, DATAFLOW_READY_GROUPS, EVAL
 from astraflow.models.tokenizer import utf8
@@ -78,6 +84,9 @@ class Dataflow:
         self._failures = FailureStreak(ctx.config.dataflow.max_failed_groups)
         self._clock_offset_s = clock.wall() - clock.monotonic()
         self._told = ToldProblems()
+        self._refused: list[tuple[Progress, str]] = []
+        self._stop_rule = stop_rule(ctx.config)
+        self._goal = ""
 
     def _now(self) -> float:
         """Unix seconds that never go back, so that a set clock expires nothing."""
@@ -95,9 +104,20 @@ class Dataflow:
 
     async def watch_progress(self) -> None:
         """Hand every trainer's progress to the driver."""
+        known: dict[str, int] = {}  # epochs that were looked at
         async for update in self._bus.kv.watch(wiring.PROGRESS.prefix):
             if isinstance(update.message, Progress) and update.message.policy in self._samples:
+                if update.message.epoch != known.get(update.key) and await is_forged(
+                    self._bus, update.key, update.message.epoch
+                ):
+                    await self._refuse(update.message, "its epoch is above its lease's")
+                    continue
+                known[update.key] = update.message.epoch
                 await self._inbox.put(update.message)
+
+    async def _refuse(self, progress: Progress, why: str) -> None:
+        text = f"progress of {progress.policy} is refused: {why}; its trainer tells it again"
+        await self._bus.event("error", "impossible-value", text, policy=progress.policy)
 
     async def watch_queues(self) -> None:
         """Hand the queues' depths to the driver: a task that nobody has taken yet is not overdue."""
@@ -110,9 +130,9 @@ class Dataflow:
         while not self._ctx.stopping.is_set():
             await self._lease.held()
             await self._act()
-            if self._core.finished:
+            if why := self._why_end():
                 await self.save()
-                await self._end_run()
+                await self._end_run(why)
                 return
             await self._save_when_due()
             self._ctx.waits_for(self._core.waits_for())
@@ -124,6 +144,12 @@ class Dataflow:
             for _ in range(min(_INPUTS_AT_ONCE, self._inbox.qsize())):
                 self._take_input(self._inbox.get_nowait())
 
+    def _why_end(self) -> str:
+        """What the run's record is to say; "" = go on."""
+        if self._core.finished:
+            return FINISHED
+        return self._goal or (STOPPED if self._core.users.stop_wanted else "")
+
     async def _next_input(self) -> _Input | None:
         try:
             async with asyncio.timeout(_IDLE_S):
@@ -134,6 +160,9 @@ class Dataflow:
     def _take_input(self, item: _Input) -> None:
         self._dirty = True
         if isinstance(item, Progress):
+            if why := self._why_impossible(item):
+                self._refused.append((item, why))
+                return
             self._durable_samples[item.policy] = item.durable_sequence
             self._core.on_progress(item)
         elif isinstance(item, dict):
@@ -144,6 +173,18 @@ class Dataflow:
             self._failures.see_group(taken.fates, self._last_episode(item.message))
         else:
             self._users.take_entry(item)
+
+    def _why_impossible(self, progress: Progress) -> str:
+        """Why no trainer can be there; "" if one can. What it has consumed was emitted first, and emitted by us."""
+        cursor = self._samples[progress.policy].cursor
+        stored, emitted = cursor.sequence if cursor is not None else 0, self._core.emitted(progress.policy)
+        if not 0 <= progress.consumed <= emitted:
+            return f"it says {progress.consumed} batches, and {emitted} were emitted"
+        if not 0 <= progress.step <= progress.consumed:
+            return f"it says {progress.step} steps of {progress.consumed} batches"
+        if not 0 <= progress.durable_sequence <= stored:
+            return f"it says that {progress.durable_sequence} is durable, and the last batch is at {stored}"
+        return ""
 
     def _last_episode(self, episode: Episode) -> str:
         """What is to be said of a group that this episode closed: why it isn't trained, and what went wrong in it."""
@@ -169,12 +210,23 @@ class Dataflow:
             for policy in self._samples:
                 while (batch := self._core.next_batch(policy)) is not None:
                     await self._emit(batch)
-                    publishing.create_task(self._bus.metrics(self._batch_metrics(batch)))
+                    await self._report(self._batch_metrics(batch), publishing)
             await self._give_up_unmade()
+            while self._refused:
+                publishing.create_task(self._refuse(*self._refused.pop()))
             self._users.answer(publishing)
             self._tell_problems(publishing)
             for result in self._core.eval_results():
-                publishing.create_task(self._bus.metrics(Metrics(kind=EVAL, at=clock.wall(), **result)))
+                await self._report(Metrics(kind=EVAL, at=clock.wall(), **result), publishing)
+
+    async def _report(self, metrics: Metrics, publishing: asyncio.TaskGroup) -> None:
+        """Publish; and see whether they reach the run's goal."""
+        publishing.create_task(self._bus.metrics(metrics))
+        if self._stop_rule is None or self._goal:
+            return
+        if reached := self._stop_rule.reached(metrics.kind, metrics.policy, metrics.values, metrics.labels):
+            self._goal = goal(reached)
+            await self._bus.event("info", CONTROL_EVENT, f"the run ends: {self._goal}")
 
     def _tell_problems(self, publishing: asyncio.TaskGroup) -> None:
         """Of what keeps the run from getting anywhere: the member record has all of it, events what is new."""
@@ -227,8 +279,10 @@ class Dataflow:
         )
 
     async def _save_when_due(self) -> None:
-        if self._dirty and clock.monotonic() - self._saved_at >= self._ctx.config.dataflow.snapshot_every_s:
-            await self.save()
+        if clock.monotonic() - self._saved_at >= self._ctx.config.dataflow.snapshot_every_s:
+            if self._dirty or await self._store.is_lost():
+                await self.save()
+            self._saved_at = clock.monotonic()
 
     async def save(self) -> None:
         """Snapshot, ledgers, then purge what nobody needs any more. Raises FencedError if another dataflow leads."""
@@ -254,8 +308,8 @@ class Dataflow:
         )
         self._saved_at, self._dirty = clock.monotonic(), False
 
-    async def _end_run(self) -> None:
-        """Say on the bus that the run is finished; every actor ends by itself. A stop that came first stays."""
+    async def _end_run(self, why: str) -> None:
+        """Say on the bus why the run is over; every actor ends by itself. A stop that came first stays."""
         while True:
             try:
                 entry = await self._bus.kv.get(wiring.RUN.key())
@@ -266,7 +320,7 @@ class Dataflow:
             assert isinstance(record, RunRecord)
             if record.stop_requested:
                 return
-            ended = msgspec.structs.replace(record, stop_requested="finished")
+            ended = msgspec.structs.replace(record, stop_requested=why)
             try:
                 await self._bus.kv.put(wiring.RUN.key(), ended, expected_revision=revision, deadline_s=None)
             except FencedError:  # somebody stopped it, or `up` has just entered it again: look
@@ -277,12 +331,17 @@ class Dataflow:
 async def run(ctx: ActorContext) -> None:
     """Wait for the lease, restore, then drive until the run is over or the actor is stopped.
 
-    Raises: FencedError if the lease was lost; CursorError if a log does not fit the snapshot.
+    Raises: FencedError if the lease was lost; LostStateError if a log does not fit the snapshot.
     """
     envs = {name: await asyncio.to_thread(build_env, section) for name, section in ctx.config.envs.items()}
-    async with lease(ctx, "dataflow") as held:
+    copied = await asyncio.to_thread(SnapshotCopy(ctx.folder, incarnation=ctx.record.incarnation).read)
+    async with lease(ctx, "dataflow", above=copied.epoch if copied is not None else 0) as held:
         if held is not None:
-            await _lead(ctx, Dataflow(ctx, held, await restore(ctx, envs, epoch=held.epoch)))
+            try:
+                restored = await restore(ctx, envs, epoch=held.epoch)
+            except CursorError as exc:  # another start would find the same
+                raise LostStateError(str(exc)) from exc
+            await _lead(ctx, Dataflow(ctx, held, restored))
 
 
 async def _lead(ctx: ActorContext, dataflow: Dataflow) -> None:

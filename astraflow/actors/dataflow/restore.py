@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from astraflow.actors.base.context import ActorContext
 from astraflow.actors.base.owned_log import OwnedLog
+from astraflow.actors.dataflow.snapshot_copy import SnapshotCopy
 from astraflow.actors.dataflow.store import DataflowStore, StoredState
 from astraflow.bus import Bus, Cursor
 from astraflow.dataflow.core import DataflowCore
@@ -44,7 +45,8 @@ async def restore(ctx: ActorContext, envs: Mapping[str, Environment], *, epoch: 
     """
     bus, topology, incarnation = ctx.bus, ctx.bus.topology, ctx.record.incarnation
     sizes = await asyncio.to_thread(_sizes, envs)
-    store = DataflowStore(bus, incarnation=incarnation, epoch=epoch)
+    copy = SnapshotCopy(ctx.folder, incarnation=incarnation)
+    store = DataflowStore(bus, incarnation=incarnation, epoch=epoch, copy=copy)
     stored = await store.load()
     if stored is None:
         core = DataflowCore(ctx.config, incarnation=incarnation, sizes=sizes)
@@ -58,9 +60,8 @@ async def restore(ctx: ActorContext, envs: Mapping[str, Environment], *, epoch: 
         for policy, section in ctx.config.policies.items()
         if section.trainer is not None
     }
-    decisions = await OwnedLog.open(
-        bus, stream=topology.decisions, subject=topology.decision(), cursor=stored.decisions
-    )
+    decided = await _made_anew(bus, stored, samples)
+    decisions = await OwnedLog.open(bus, stream=topology.decisions, subject=topology.decision(), cursor=decided)
     submissions = await _submitted(bus, core, stored.submissions)
     await _replay(core, decisions, samples)
     core.resolve(await _referenced(bus, core.references()))
@@ -75,6 +76,27 @@ async def restore(ctx: ActorContext, envs: Mapping[str, Environment], *, epoch: 
         submissions=submissions,
         controls=stored.controls,
     )
+
+
+async def _made_anew(bus: Bus, stored: StoredState, samples: Mapping[str, OwnedLog]) -> Cursor | None:
+    """The place in DECISIONS, which may have been lost whole: the snapshot has all that was decided up to it.
+
+    What was decided behind it is decided again, under the same ids, unless a batch says that it was trained already:
+    then nobody knows what the other groups were, and the cursor is left to fail.
+    """
+    cursor, stream = stored.decisions, bus.topology.decisions
+    if cursor is None:
+        return None
+    state = await bus.logs.state(stream)
+    same = state.incarnation == cursor.incarnation
+    if same and (state.last_sequence > cursor.sequence or await bus.logs.entry(stream, cursor.sequence) is not None):
+        return cursor
+    if any(log.has_unapplied() for log in samples.values()):
+        return cursor
+    text = f"{stream} was lost and goes on anew; what was decided after the last snapshot is decided again"
+    await bus.event("error", "stream-rebuilt", text, stream=stream)
+    tail = await bus.logs.last(stream, bus.topology.decision()) if same else None
+    return tail.cursor if tail is not None else None
 
 
 async def _submitted(bus: Bus, core: DataflowCore, cursor: Cursor | None) -> Cursor | None:

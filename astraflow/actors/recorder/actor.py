@@ -22,10 +22,12 @@ from astraflow.actors.base.members import left
 from astraflow.actors.recorder.curves import draw_curves
 from astraflow.actors.recorder.jsonl import JsonLines, replace_durably
 from astraflow.actors.recorder.summary import BusFacts, Summary, build_summary, encode_summary
-from astraflow.bus import Bus, Cursor, wiring
+from astraflow.actors.recorder.tensorboard import TensorBoardFiles
+from astraflow.bus import Bus, Cursor, LogState, wiring
 from astraflow.concurrency import innermost
 from astraflow.errors import DiskFullError
-from astraflow.messages import Episode, Event, Head, Ledger, MemberState, Metrics, Progress
+from astraflow.extras import install_hint
+from astraflow.messages import PROCESS_FAILED, Episode, Event, Head, Ledger, MemberState, Metrics, Progress
 from astraflow.messages.metric_names import RECORDER_EPISODES, RECORDER_EVENTS, RECORDER_METRICS
 from astraflow.messages.roles import Role
 from astraflow.view.history import EpisodeTotals, History
@@ -56,10 +58,12 @@ class _LogRecorder:
         *,
         episode_text: bool,
         recorded: Callable[[int], None],
+        track: Callable[[], None],
         trouble: Callable[[str], None],
     ) -> None:
-        """`recorded` is told the sequence of the newest entry that is durably in the file, 0 = none; `trouble` why
-        nothing can be written, and "" when it can again."""
+        """`recorded` is told the sequence of the newest entry that is durably in the file, 0 = none; `track` is called
+        in a thread when there are new lines; `trouble` is told why nothing can be written, and "" when it can again."""
+        self._track = track
         self._trouble = trouble
         self._ending = False  # nobody waits any more for the disk to get room
         self.file = JsonLines(path)
@@ -77,14 +81,27 @@ class _LogRecorder:
             await self._warn("the file was cut by someone else; it is written anew from the oldest entry on the bus")
         self._cursor = self.file.position.cursor
         self._recorded(self._cursor.sequence if self._cursor else 0)
-        state = await self._bus.logs.state(self._stream)
-        if self._cursor is None or self._cursor.incarnation != state.incarnation:
-            return
-        missed = state.first_sequence - self._cursor.sequence - 1
-        if missed > 0:
-            await self._warn(f"{missed} entries were removed from {self._stream} before they were recorded")
-        if missed >= 0:  # nothing is left of the cursor's own entry to check it by
+        if self._cursor is not None:
+            await self._agree(self._cursor, await self._bus.logs.state(self._stream))
+
+    async def _agree(self, cursor: Cursor, state: LogState) -> None:
+        """Where to go on, if the log doesn't bear the cursor out any more: nobody but the files needs what is gone."""
+        missed = state.first_sequence - cursor.sequence - 1
+        if cursor.incarnation != state.incarnation:
+            await self._warn(f"{self._stream} was made anew; what wasn't recorded of the old one is lost")
+            self._cursor = None
+        elif cursor.sequence > state.last_sequence:
+            await self._warn(f"{self._stream} lost its newest entries; it is followed from there")
+            self._cursor, self._start = None, state.last_sequence + 1
+        elif missed >= 0:  # nothing is left of the cursor's own entry to check it by
+            if missed:
+                await self._warn(f"{missed} entries were removed from {self._stream} before they were recorded")
             self._cursor, self._start = None, state.first_sequence
+        elif (there := await self._bus.logs.entry(self._stream, cursor.sequence)) is None:  # removed from the middle
+            self._cursor, self._start = None, cursor.sequence + 1
+        elif there.cursor != cursor:  # the log was cut before, and has grown since
+            await self._warn(f"{self._stream} has another entry where the last recorded one was")
+            self._cursor, self._start = None, cursor.sequence
 
     async def _warn(self, text: str) -> None:
         await self._bus.event("warning", "recorder-gap", f"{self.file.path.name}: {text}")
@@ -124,6 +141,7 @@ class _LogRecorder:
                 lines, cursor = [line for line, _ in batch], batch[-1][1]
                 await self._commit(lines, cursor)
                 self._recorded(cursor.sequence)
+                await asyncio.to_thread(self._track)
         await asyncio.to_thread(self.file.close)
 
     async def _commit(self, lines: list[bytes], cursor: Cursor) -> None:
@@ -196,6 +214,7 @@ async def _alone(ctx: ActorContext, lock: int) -> bool:
 
 async def _record_alone(ctx: ActorContext) -> None:
     topology, done = ctx.bus.topology, asyncio.Event()
+    tracks = {topology.metrics: await asyncio.to_thread(_tracking, ctx)}
     logs = [
         _LogRecorder(
             ctx.bus,
@@ -203,6 +222,7 @@ async def _record_alone(ctx: ActorContext) -> None:
             ctx.folder / name,
             episode_text=ctx.config.record.episode_text,
             recorded=partial(ctx.gauge, gauge),
+            track=tracks.get(stream, _nothing),
             trouble=partial(setattr, ctx, "last_error"),
         )
         for stream, name, gauge in (
@@ -213,23 +233,40 @@ async def _record_alone(ctx: ActorContext) -> None:
     ]
     for log in logs:
         await log.open()
+    events_before = (await ctx.bus.logs.state(topology.events)).last_sequence
     ctx.set_state(MemberState.READY)
     async with asyncio.TaskGroup() as group:
         for log in logs:
             group.create_task(log.copy(done))
         await ctx.stopping.wait()
         ctx.set_state(MemberState.DRAINING)
-        if ctx.stop_reason == "finished":
+        if ctx.stop_reason != "drain":  # the run ends everywhere at once; a node that drains ends its recorder last
             await _others_gone(ctx)
         done.set()
+    failure = await _failure(ctx, after=events_before)
     facts = await read_facts(ctx.bus)
     up_s = logs[0].file.position.up_s
     damaged: list[str] = []
-    await asyncio.to_thread(_write_results, ctx, facts, up_s=up_s, at=clock.wall(), damaged=damaged)
+    await asyncio.to_thread(_write_results, ctx, facts, up_s=up_s, at=clock.wall(), failure=failure, damaged=damaged)
     if damaged:
         text = f"{len(damaged)} lines can't be read and are left out of summary.json: {', '.join(damaged[:5])}"
         await ctx.bus.event("warning", "damaged-lines", text)
     _log.info("results are written", extra={"folder": str(ctx.folder), "reason": ctx.stop_reason})
+
+
+def _tracking(ctx: ActorContext) -> Callable[[], None]:
+    """What copies new lines of metrics.jsonl to where else somebody wants them."""
+    if not ctx.config.record.tensorboard:
+        return _nothing
+    try:
+        return TensorBoardFiles(ctx.folder / _METRICS_FILE, created_at=ctx.record.created_at).catch_up
+    except ImportError:
+        _log.warning("no TensorBoard files: %s", install_hint("tensorboard"))
+        return _nothing
+
+
+def _nothing() -> None:
+    """No copy is wanted."""
 
 
 async def _others_gone(ctx: ActorContext) -> None:
@@ -239,6 +276,18 @@ async def _others_gone(ctx: ActorContext) -> None:
         async with asyncio.timeout(ctx.config.node.grace_s):
             await left(ctx.bus, lambda member: member.role not in LAST)
     ctx.waits_for("")
+
+
+async def _failure(ctx: ActorContext, *, after: int) -> str:
+    """Why this node ends, if a process of it failed; its node tells that before it stops us. "" = it didn't."""
+    topology, told = ctx.bus.topology, ""
+    log = ctx.bus.logs.read(topology.events, subject=topology.event("error"), start=after + 1, follow=False)
+    async with contextlib.aclosing(log) as entries:
+        async for entry in entries:
+            event = entry.message
+            if isinstance(event, Event) and (event.name, event.actor) == (PROCESS_FAILED, f"node-{ctx.node}"):
+                told = told or (event.text if event.fields.get("ends") else "")
+    return told
 
 
 async def read_facts(bus: Bus) -> BusFacts:
@@ -254,7 +303,9 @@ async def _values(bus: Bus, prefix: str, kind: type[T]) -> dict[str, T]:
     return {key.removeprefix(prefix): e.message for key, e in entries.items() if isinstance(e.message, kind)}
 
 
-def _write_results(ctx: ActorContext, facts: BusFacts, *, up_s: float, at: float, damaged: list[str]) -> Summary:
+def _write_results(
+    ctx: ActorContext, facts: BusFacts, *, up_s: float, at: float, failure: str, damaged: list[str]
+) -> Summary:
     """summary.json and the picture, from the recorded files. Blocking. Raises DiskFullError, OSError.
 
     `damaged` gets the places of lines that can't be read, like "metrics.jsonl line 7"; they are left out.
@@ -277,6 +328,7 @@ def _write_results(ctx: ActorContext, facts: BusFacts, *, up_s: float, at: float
         at=at,
         up_s=up_s,
         stop_reason=ctx.stop_reason,
+        failure=failure,
     )
     replace_durably(ctx.folder / SUMMARY_FILE, encode_summary(summary))
     if ctx.config.record.curve:

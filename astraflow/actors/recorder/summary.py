@@ -12,11 +12,12 @@ import msgspec
 
 from astraflow.config import RunConfig
 from astraflow.dataflow.ledger import ISSUED, RECORD_COUNTS, Fate
-from astraflow.messages import Head, Ledger, Progress, RunRecord
+from astraflow.messages import Head, Ledger, Progress, RunRecord, is_goal
 from astraflow.messages.metric_names import TRAIN_SAMPLES, TRAIN_STALENESS_MAX, TRAIN_STALENESS_MEAN, TRAIN_TOKENS
 from astraflow.view.history import EpisodeTotals, EvalPoint, History, PolicyHistory
 from astraflow.view.wording import amount, change, counts, duration
 
+FAILED = "failed"  # a reason to stop: a process did, for good
 _NOT_SKIPPED = RECORD_COUNTS | {ISSUED, Fate.EMITTED, Fate.OPEN, Fate.BUFFERED}
 
 
@@ -55,7 +56,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     run: str
     incarnation: str
     finished: bool
-    stop_reason: str
+    stop_reason: str  # finished | stopped | drain | failed
     created_at: float
     ended_at: float
     wall_s: float  # ended_at - created_at, pauses between restarts included
@@ -63,6 +64,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     seconds_to_first_step: float | None
     policies: dict[str, _PolicySummary]
     episodes: dict[str, int]  # by reason
+    failure: str = ""  # of what process, and why, when that ended it
 
 
 @dataclass(kw_only=True)
@@ -84,8 +86,17 @@ def build_summary(
     at: float,
     up_s: float,
     stop_reason: str,
+    failure: str = "",
 ) -> Summary:
-    """The run as of `at`. It is finished if it stopped because dataflow said so, not because of a signal."""
+    """The run as of `at`. It is finished if it stopped because dataflow said so, not because of a signal.
+
+    Args:
+        failure: of a process, for which its node ended; "" = of none.
+    """
+    if stop_reason == "finished":
+        failure = ""
+    elif failure:
+        stop_reason = FAILED
     policies = {}
     for name, section in config.policies.items():
         steps = section.trainer.steps if section.trainer else 0
@@ -106,6 +117,7 @@ def build_summary(
         seconds_to_first_step=min(first_steps, default=None),
         policies=policies,
         episodes=dict(sorted(totals.by_reason.items())),
+        failure=failure,
     )
 
 
@@ -153,9 +165,7 @@ def read_summary(path: Path) -> Summary | None:
 
 def render_summary(summary: Summary) -> str:
     """A few lines for people, without colours."""
-    why = "" if summary.stop_reason == "stopped" else f" ({summary.stop_reason or 'unknown'})"
-    state = "finished" if summary.finished else f"stopped{why}, not finished"
-    lines = [f"run {summary.run}: {state} · {duration(summary.wall_s)}"]
+    lines = [f"run {summary.run}: {_state(summary)} · {duration(summary.wall_s)}"]
     if summary.wall_s - summary.up_s > 60:
         lines[0] += f", {duration(summary.up_s)} of them running"
     if summary.seconds_to_first_step is not None:
@@ -164,6 +174,19 @@ def render_summary(summary: Summary) -> str:
         lines += _policy_lines(name, policy)
     lines.append(f"  episodes    {counts(summary.episodes)}")
     return "\n".join(lines)
+
+
+def _state(summary: Summary) -> str:
+    if is_goal(summary.stop_reason):
+        return summary.stop_reason
+    if summary.finished:
+        return "finished"
+    if summary.failure:
+        return f"failed, not finished: {summary.failure}"
+    if is_goal(summary.stop_reason):
+        return summary.stop_reason
+    why = "" if summary.stop_reason == "stopped" else f" ({summary.stop_reason or 'unknown'})"
+    return f"stopped{why}, not finished"
 
 
 def _policy_lines(name: str, policy: _PolicySummary) -> list[str]:
@@ -176,16 +199,20 @@ def _policy_lines(name: str, policy: _PolicySummary) -> list[str]:
     if policy.data_ended:
         lines.append("  ended early its sources have no more tasks")
     for set_name, points in policy.eval.items():
-        correct = change(points.before.correct, points.after.correct)
-        reward = change(points.before.reward, points.after.reward)
+        once = points.before == points.after
+        correct = change(points.before.correct, points.after.correct, once=once)
+        reward = change(points.before.reward, points.after.reward, once=once)
+        steps = f"{points.after.step}" if once else f"{points.before.step} → {points.after.step}"
         lines.append(
             f"  {set_name:<11} correct {correct}   reward {reward}   "
-            f"(step {points.before.step} → {points.after.step}, {points.after.size} answers"
+            f"(step {steps}, {points.after.size} answers"
             f"{f', {failed} failed' if (failed := points.after.failed) else ''})"
         )
         if points.after.pass_at:
             before = points.before.pass_at
-            passes = [f"pass@{k} {change(before.get(k), value)}" for k, value in points.after.pass_at.items()]
+            passes = [
+                f"pass@{k} {change(before.get(k), value, once=once)}" for k, value in points.after.pass_at.items()
+            ]
             lines.append(f"  {'':<11} {'   '.join(passes)}")
     if policy.staleness_mean is not None and policy.staleness_max is not None:
         lines.append(f"  staleness   mean {policy.staleness_mean:.2f}, max {policy.staleness_max:.0f} steps")

@@ -7,7 +7,7 @@ Shutdown order: stop pulling → cancel episodes and nak their tasks → close e
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -17,6 +17,7 @@ from astraflow.actors.base.handover import start_work
 from astraflow.actors.base.screening import MAX_DELIVERIES
 from astraflow.actors.rollout.call import Generates
 from astraflow.actors.rollout.cohort_gate import CohortGate
+from astraflow.actors.rollout.gateway import RolloutGateway
 from astraflow.actors.rollout.generation import GenerationClient
 from astraflow.actors.rollout.needed import NeededTasks
 from astraflow.actors.rollout.play import Player, failed_episode
@@ -80,8 +81,17 @@ class RolloutPool:
         self.needed = NeededTasks()
         ctx.gauge(ROLLOUT_SLOTS, self._size)
 
-    async def serve(self, queue: WorkQueue, group: asyncio.TaskGroup, *, evaluation: bool = False) -> None:
+    async def serve(
+        self,
+        queue: WorkQueue,
+        group: asyncio.TaskGroup,
+        *,
+        evaluation: bool = False,
+        demanded: Callable[[], Awaitable[int]] | None = None,
+    ) -> None:
         """Pull from one queue for ever, while it may have slots.
+
+        Args: demanded: waits until somebody wants to play its tasks, and says how many; None = they play themselves.
 
         A pull that waits holds no slot, so that an empty queue does not starve the others; a delivery that comes when
         another queue has filled the pool waits for its slot, which is at most one per queue.
@@ -93,12 +103,13 @@ class RolloutPool:
             while not self.sharing.room(evaluation=evaluation):
                 self._room.clear()
                 await self._room.wait()
-            await start_work(group, await self._pull(queue, evaluation=evaluation), play)
+            most = await demanded() if demanded else self._size
+            await start_work(group, await self._pull(queue, most, evaluation=evaluation), play)
 
-    async def _pull(self, queue: WorkQueue, *, evaluation: bool) -> list[Delivery]:
-        """One delivery, and more if there are slots for them; each has taken one."""
+    async def _pull(self, queue: WorkQueue, most: int, *, evaluation: bool) -> list[Delivery]:
+        """One delivery, and more, up to `most`, if there are slots for them; each has taken one."""
         deliveries = await (queue.fetch(1) if evaluation else self._first(queue))
-        free = max(0, self.sharing.room(evaluation=evaluation) - 1)
+        free = max(0, min(most, self.sharing.room(evaluation=evaluation)) - 1)
         self._take(1 + free, evaluation=evaluation)  # before the next await: the other queues count too
         try:
             if free:
@@ -227,10 +238,12 @@ async def run(ctx: ActorContext, agents: Sequence[Agent] = ()) -> None:
     tokenizers = await ctx.unless_stopped(fetch_tokenizers(ctx))
     if tokenizers is None:
         return
-    envs = build_envs(ctx, agents)
+    gateway = RolloutGateway(ctx.config.gateway)
+    envs = build_envs(ctx, agents, gateway)
     try:
-        async with GenerationClient.open(ctx) as client:
-            await _serve_all(ctx, client, Player(ctx, envs, gate_of(ctx, client), tokenizers), envs)
+        async with GenerationClient.open(ctx) as client, gateway.open(ctx):
+            player = Player(ctx, envs, gate_of(ctx, client), tokenizers)
+            await _serve_all(ctx, client, player, envs, gateway)
     finally:
         for name, env in envs.items():
             await _close(name, env)
@@ -253,10 +266,14 @@ def gate_of(ctx: ActorContext, client: Generates) -> CohortGate:
     return CohortGate(client, name=ctx.incarnation, patience_s=2 * ctx.config.bus.ack_wait_s, tell=tell)
 
 
-def build_envs(ctx: ActorContext, agents: Sequence[Agent] = ()) -> dict[str, Environment]:
+def build_envs(
+    ctx: ActorContext, agents: Sequence[Agent] = (), gateway: RolloutGateway | None = None
+) -> dict[str, Environment]:
     """The environments that can be built here; for the others `status` says why. Raises ConfigError if there is none.
 
     A node may lack a package or the user's code: it is given only the tasks that it can run.
+
+    Args: gateway: plays those that are played over HTTP.
     """
     envs: dict[str, Environment] = {}
     for each in agents:
@@ -272,14 +289,19 @@ def build_envs(ctx: ActorContext, agents: Sequence[Agent] = ()) -> dict[str, Env
             ctx.unserved[name] = str(exc)
             _log.warning("environment not served", extra={"actor": ctx.name, "env": name, "why": str(exc)})
         else:
-            envs[name] = env if agent is None else AgentEnv(env, agent)
+            played = env if agent is None else AgentEnv(env, agent)
+            envs[name] = gateway.env(name, section, played) if gateway and agent is None else played
     if wanted and not envs:
         raise ConfigError(f"no environment of this run can be built here: {'; '.join(ctx.unserved.values())}")
     return envs
 
 
 async def _serve_all(
-    ctx: ActorContext, client: GenerationClient, player: Player, envs: Mapping[str, Environment]
+    ctx: ActorContext,
+    client: GenerationClient,
+    player: Player,
+    envs: Mapping[str, Environment],
+    gateway: RolloutGateway,
 ) -> None:
     suspects, topology = Suspects(ctx.folder / "in-work" / ctx.name), ctx.bus.topology
     if not ctx.config.run.deterministic:  # a cohort is played together or not at all
@@ -290,8 +312,9 @@ async def _serve_all(
     ctx.waits_for("tasks: none is queued" if envs else "nothing: every environment is played by agents that join")
     async with until_stopped(ctx.stopping, partial(ctx.set_state, MemberState.DRAINING)) as group:  # tasks nak
         for env in envs:
-            group.create_task(_pull(ctx, pool, topology.task_consumer(env), group))
-            group.create_task(_pull(ctx, pool, topology.eval_consumer(env), group, evaluation=True))
+            demanded = gateway.demanded(env)
+            for consumer, evaluation in ((topology.task_consumer(env), False), (topology.eval_consumer(env), True)):
+                group.create_task(_pull(ctx, pool, consumer, group, evaluation=evaluation, demanded=demanded))
         group.create_task(_report(ctx, pool, client))
         group.create_task(pool.needed.watch(ctx.bus))
     suspects.close()
@@ -314,7 +337,13 @@ async def _report(ctx: ActorContext, pool: RolloutPool, client: GenerationClient
 
 
 async def _pull(
-    ctx: ActorContext, pool: RolloutPool, consumer: str, group: asyncio.TaskGroup, *, evaluation: bool = False
+    ctx: ActorContext,
+    pool: RolloutPool,
+    consumer: str,
+    group: asyncio.TaskGroup,
+    *,
+    evaluation: bool = False,
+    demanded: Callable[[], Awaitable[int]] | None = None,
 ) -> None:
     async with ctx.bus.queues.open(ctx.bus.topology.tasks, consumer) as queue:
-        await pool.serve(queue, group, evaluation=evaluation)
+        await pool.serve(queue, group, evaluation=evaluation, demanded=demanded)

@@ -1,5 +1,6 @@
 """A generation that is asked for, and what comes of it: the vocabulary between agents and whoever completes calls."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,6 +20,7 @@ class Completion:
     finish_reason: str
     attempts: int
     replica: str = ""  # incarnation of the one that finished it
+    stop_letters: int = 0  # at the end of the text, from the stop string on that ended it; 0 = none did
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +39,7 @@ class Call:
     cohort_id: str = ""
     cohort_size: int = 0
     prefers: str = ""
+    decode: Callable[[Sequence[int]], str] | None = None  # for stop strings; None: the call has none
 
 
 class Generates(Protocol):

@@ -8,11 +8,13 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from astraflow import clock
 from astraflow.actors.rollout.call import Call, Completion
+from astraflow.actors.rollout.stop_strings import StopStrings
 from astraflow.errors import EngineError, MessageError
 from astraflow.messages import ChunkKind, GenChunk, RequestFault, VersionSpan
 
@@ -43,8 +45,16 @@ class CallStream:
     silent: int = 0  # attempts in a row whose replica went silent without a token
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
+    def __post_init__(self) -> None:
+        call = self.call
+        self._stops: StopStrings | None = None
+        if call.sampling.stop and call.decode is not None:
+            self._stops = StopStrings(call.sampling.stop, call.decode, least=call.sampling.min_tokens)
+
     def take(self, chunk: GenChunk) -> None:
         """Apply a chunk of the current attempt. The first claims it for its replica: `accepted` may be lost."""
+        if self.stopped:
+            return  # what a replica says before it hears of the end
         claims, self.replica = not self.replica, chunk.replica
         self.last_heard = clock.monotonic()
         if chunk.kind is ChunkKind.GOODBYE:
@@ -57,13 +67,26 @@ class CallStream:
             if chunk.position != self.count:
                 self.broken = f"gap: token {chunk.position} after {self.count}"
             else:
-                self.tokens.append(chunk.tokens.numpy())
-                self.logprobs.append(chunk.logprobs.numpy())
-                self.count += self.tokens[-1].size
-                self.versions.extend(chunk.versions)
-                self.finish_reason = chunk.finish_reason
+                self._append(chunk.tokens.numpy(), chunk.logprobs.numpy(), chunk.versions)
+                self.finish_reason = "stop" if self.stopped else chunk.finish_reason
         if self.settled or claims:
             self.changed.set()
+
+    def _append(
+        self, tokens: NDArray[np.int32], logprobs: NDArray[np.float32], versions: tuple[VersionSpan, ...]
+    ) -> None:
+        """What a chunk brings, up to a stop string."""
+        end = self._stops.end_in(tokens.tolist()) if self._stops is not None else None
+        self.tokens.append(tokens[:end])
+        self.logprobs.append(logprobs[:end])
+        self.count += self.tokens[-1].size
+        ends = [msgspec.structs.replace(span, end=min(span.end, self.count)) for span in versions]
+        self.versions.extend(span for span in ends if span.start < span.end)
+
+    @property
+    def stopped(self) -> bool:
+        """A stop string has ended it, whatever its replica still samples."""
+        return self._stops is not None and self._stops.letters > 0
 
     def fail(self, why: str) -> None:
         """Give this attempt up."""
@@ -104,6 +127,7 @@ class CallStream:
             finish_reason=self.finish_reason,
             attempts=self.attempt + 1,
             replica=self.replica,
+            stop_letters=self._stops.letters if self._stops is not None else 0,
         )
 
 

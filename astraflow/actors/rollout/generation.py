@@ -20,6 +20,7 @@ import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import msgspec
 import numpy as np
 
 from astraflow import clock
@@ -28,7 +29,7 @@ from astraflow.actors.rollout.call import Call, Completion
 from astraflow.actors.rollout.call_stream import SILENCE, CallStream, well_formed
 from astraflow.concurrency import wait_at_most
 from astraflow.errors import BusError, EngineError, MessageError, RequestError
-from astraflow.messages import ChunkKind, GenCancel, GenChunk, GenRequest, RequestFault, Sampling, array_of
+from astraflow.messages import ChunkKind, GenCancel, GenChunk, GenRequest, RequestFault, array_of
 
 _LATE_S = 0.5  # a deadline that is noticed so late says that our own loop was blocked
 _CANCELS_REMEMBERED = 1024
@@ -131,6 +132,8 @@ class GenerationClient:
             while not stream.finish_reason:
                 await self._send(request_id, stream)
                 await self._supervise(request_id, stream)
+                if stream.stopped:
+                    await self._tell_to_stop(request_id, stream)
                 if stream.error:
                     text = f"policy {call.policy} refused {call.id}: {stream.error}"
                     if stream.fault is RequestFault.NONE:
@@ -141,12 +144,16 @@ class GenerationClient:
                     stream.give_up_if_hopeless()
                     stream.restart()
         except asyncio.CancelledError:
-            message = GenCancel(request_id=request_id, attempt=stream.attempt)
-            await self._bus.core.publish(self._bus.topology.gen_cancel(call.policy), message)
+            await self._tell_to_stop(request_id, stream)
             raise
         finally:
             del self._streams[request_id]
         return stream.completion()
+
+    async def _tell_to_stop(self, request_id: str, stream: CallStream) -> None:
+        """What the engine still samples is not wanted."""
+        message = GenCancel(request_id=request_id, attempt=stream.attempt)
+        await self._bus.core.publish(self._bus.topology.gen_cancel(stream.call.policy), message)
 
     def _count_broken(self, stream: CallStream) -> None:
         if stream.direct and not stream.count:
@@ -162,14 +169,7 @@ class GenerationClient:
         if left <= 0:
             stream.finish_reason = "length"
             return
-        sampling = Sampling(
-            max_new_tokens=left,
-            temperature=call.sampling.temperature,
-            top_k=call.sampling.top_k,
-            top_p=call.sampling.top_p,
-            stop_token_ids=call.sampling.stop_token_ids,
-            ignore_eos=call.sampling.ignore_eos,
-        )
+        sampling = msgspec.structs.replace(call.sampling, max_new_tokens=left)
         ttl_s, msg_id = self._ctx.config.bus.request_ttl_s, f"{request_id}@{stream.attempt}"
         request = GenRequest(
             id=request_id,

@@ -18,10 +18,10 @@ from astraflow.actors.rollout.call import Call, Completion, Generates
 from astraflow.actors.rollout.recording import Conversation, Fork, Recording, Tokens
 from astraflow.envs.base import ChatMessage, Reply
 from astraflow.errors import ContextError, EnvError, RequestError
-from astraflow.messages import Sampling, Task
+from astraflow.messages import Sampling, Spoken, Task
 from astraflow.messages.sampling import fault_of_sampling, why_untrainable
 from astraflow.models.quoted import Quoted
-from astraflow.models.tokenizer import ChatTokenizer
+from astraflow.models.tokenizer import ChatTokenizer, utf8
 
 _log = logging.getLogger(__name__)
 
@@ -67,6 +67,11 @@ class RecordedPolicy:
         self._mine: list[Conversation] = []
         self.cut_off = False
 
+    @property
+    def sampling(self) -> Sampling:
+        """What a call samples with that doesn't say otherwise."""
+        return self._sampling
+
     def spawn(self, role: str = "") -> "RecordedPolicy":
         """A sub-agent: the same policy with conversations of its own, whose parent is this one's newest."""
         return RecordedPolicy(
@@ -89,7 +94,7 @@ class RecordedPolicy:
         long = sum(len(message.content) for message in messages) > _LONG_CHARS
         work = self._prompt_of
         prompt = await asyncio.to_thread(work, messages, tools) if long else work(messages, tools)
-        conversation, reply = await self._generate(prompt.tokens, prompt.continues, sampling)
+        conversation, reply = await self._generate(prompt.tokens, prompt.continues, sampling, messages)
         conversation.messages, conversation.rendered = tuple(messages), prompt.rendered
         return reply
 
@@ -97,6 +102,17 @@ class RecordedPolicy:
         """Token in, token out."""
         _, reply = await self._generate(np.array(tokens, np.int32), None, sampling)
         return reply
+
+    async def complete(self, text: str, *, sampling: Sampling | None = None) -> Reply:
+        """Go on behind the text as it stands, without a chat template."""
+        encode = self._tokenizer.encode
+        ids = await asyncio.to_thread(encode, text) if len(text) > _LONG_CHARS else encode(text)
+        return await self.generate(np.array(ids, np.int32), sampling=sampling)
+
+    async def count(self, messages: Sequence[ChatMessage], *, tools: Sequence[Mapping[str, Any]] = ()) -> int:
+        """Tokens of the prompt that `chat` would make; nothing is sampled and nothing recorded."""
+        rendered = await asyncio.to_thread(self._tokenizer.template, self._told(messages), tools)
+        return len(await asyncio.to_thread(self._tokenizer.encode, rendered))
 
     def _prompt_of(self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]]) -> "_Prompt":
         rendered = self._tokenizer.template(self._told(messages), tools)
@@ -129,7 +145,11 @@ class RecordedPolicy:
         _log.debug("history rewritten", extra={"task": self._play.task.id, "policy": self.policy, "reason": why})
 
     async def _generate(
-        self, prompt: Tokens, continues: Conversation | None, sampling: Sampling | None
+        self,
+        prompt: Tokens,
+        continues: Conversation | None,
+        sampling: Sampling | None,
+        messages: Sequence[ChatMessage] = (),
     ) -> tuple[Conversation, Reply]:
         before = continues or next((each for each in reversed(self._mine) if each.extended_by(prompt)), None)
         if self._play.recording.closed:
@@ -139,6 +159,11 @@ class RecordedPolicy:
         ids, read = completion.tokens.tolist(), self._read
         text, told = await asyncio.to_thread(read, ids) if len(ids) > _LONG_TOKENS else read(ids)
         conversation = self._conversation_for(prompt, continues)
+        if self._play.recording.transcript_chars:
+            heard = conversation.unheard(messages) if messages else None
+            if heard is None:  # it was asked in tokens, or rewritten in a way that its tokens don't show
+                heard = [Spoken(role="context", content=self._seen(prompt[conversation.tokens_T.size :].tolist()))]
+            conversation.transcript += [*heard, Spoken(role="assistant", content=utf8(text))]
         conversation.add(prompt, completion, told, sampling)
         self.cut_off = completion.finish_reason == "length"
         reply = Reply(
@@ -147,6 +172,7 @@ class RecordedPolicy:
             logprobs=completion.logprobs,
             versions=completion.versions,
             finish_reason=completion.finish_reason,
+            prompt_tokens=prompt.size,
         )
         return conversation, reply
 
@@ -154,6 +180,14 @@ class RecordedPolicy:
         """(a reply's text, the same as the conversation keeps it)."""
         text = self._tokenizer.decode(tokens)
         return text, self._tokenizer.told(tokens, text)
+
+    def _seen(self, tokens: list[int]) -> str:
+        """Tokens of a prompt as text; of very many both ends, since the loop waits for it."""
+        if len(tokens) <= _LONG_TOKENS:
+            return utf8(self._tokenizer.decode(tokens))
+        half = _LONG_TOKENS // 2
+        head, tail = self._tokenizer.decode(tokens[:half]), self._tokenizer.decode(tokens[-half:])
+        return utf8(f"{head}\n… {len(tokens) - 2 * half} tokens left out …\n{tail}")
 
     async def _complete(self, prompt: Tokens, sampling: Sampling, prefers: str) -> Completion:
         task, budget = self._play.task, self._play.budget
@@ -168,11 +202,12 @@ class RecordedPolicy:
                     policy=self.policy,
                     prompt_tokens=prompt,
                     sampling=msgspec.structs.replace(sampling, max_new_tokens=granted),
-                    seed=turn_seed(task.seed, self.policy, number),
+                    seed=turn_seed(task.seed, self.policy, number) if sampling.seed is None else sampling.seed,
                     min_version=task.min_versions.get(self.policy, 0),
                     cohort_id=task.cohort_id,
                     cohort_size=task.cohort_size,
                     prefers=prefers,
+                    decode=self._tokenizer.decode if sampling.stop else None,
                 )
             )
             sampled = completion.tokens.size

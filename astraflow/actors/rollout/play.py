@@ -21,12 +21,13 @@ from astraflow.actors.rollout.handle import Play, RecordedPolicy
 from astraflow.actors.rollout.recording import Recording
 from astraflow.config import SamplingSection
 from astraflow.envs.base import Environment, Outcome
-from astraflow.envs.usercode import describe, leaves, on_loop
+from astraflow.envs.usercode import on_loop
 from astraflow.errors import BudgetError, BusError, EngineError, EnvError, GraderError, HungError, RaisedError
 from astraflow.messages import TRAINABLE_REASONS, Episode, Reason, Sampling, Task, Trajectory
 from astraflow.messages.sampling import sampling_for
 from astraflow.models.tokenizer import ChatTokenizer, utf8
 from astraflow.named import nearest
+from astraflow.raised import describe, leaves
 from astraflow.verdict import Verdict
 
 _MAX_ERROR_CHARS = 4000
@@ -136,7 +137,8 @@ class Player:
         started_at = clock.wall()
         section = self._ctx.config.envs[task.env]
         budget = Budget(max_calls=section.max_calls, max_tokens=section.max_tokens)
-        recording = Recording()
+        record = self._ctx.config.record
+        recording = Recording(transcript_chars=record.transcript_chars if record.episode_text else 0)
         handles = self._handles(Play(task=task, client=client, recording=recording, budget=budget))
         env = self._envs[task.env]
 

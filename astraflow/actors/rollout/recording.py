@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from astraflow.actors.rollout.call import Completion
+from astraflow.actors.rollout.transcript import shortened
 from astraflow.envs.base import ChatMessage
-from astraflow.messages import Sampling, Trajectory, Turn, array_of
-from astraflow.models.tokenizer import ChatTokenizer
+from astraflow.messages import Sampling, Spoken, Trajectory, Turn, array_of
+from astraflow.models.tokenizer import ChatTokenizer, utf8
 
 Tokens = NDArray[np.int32]
 
@@ -43,6 +44,7 @@ class Conversation:
     tokens_T: Tokens = field(default_factory=lambda: np.empty(0, np.int32))
     turns: list[Turn] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
+    transcript: list[Spoken] = field(default_factory=list)  # for people
     messages: tuple[ChatMessage, ...] = ()  # of the newest prompt
     rendered: str = ""  # the newest prompt as text
     replica: str = ""  # who holds the tokens so far
@@ -59,6 +61,13 @@ class Conversation:
             and tuple(messages[:asked]) == self.messages
             and messages[asked].role == "assistant"
         )
+
+    def unheard(self, messages: Sequence[ChatMessage]) -> list[Spoken] | None:
+        """Which of a prompt's messages this conversation doesn't hold yet; None: they don't continue what it holds."""
+        if self.turns and not self.asked_in(messages):
+            return None
+        new = messages[len(self.messages) + 1 :] if self.turns else messages
+        return [Spoken(role=utf8(each.role), content=utf8(each.content)) for each in new]
 
     def answered_in(self, messages: Sequence[ChatMessage]) -> bool:
         """These messages are this conversation's, its newest reply included, and perhaps more."""
@@ -111,6 +120,7 @@ class Recording:
     conversations: list[Conversation] = field(default_factory=list)
     calls: dict[str, int] = field(default_factory=dict)  # per policy
     fork_reasons: Counter[Fork] = field(default_factory=Counter)  # of histories that were rewritten
+    transcript_chars: int = 0  # kept of each conversation for people; 0 = nothing
     closed: bool = False  # the episode has its record
 
     def number_of_call(self, policy: str) -> int:
@@ -157,6 +167,7 @@ class Recording:
                 parent=next((places[id(one)] for one in _ancestors(each) if id(one) in places), -1),
                 reward_parts=dict(parts or {}),
                 text="\n".join(each.texts),
+                messages=shortened(each.transcript, self.transcript_chars),
             )
             for each in kept
         )

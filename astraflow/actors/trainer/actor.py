@@ -25,6 +25,7 @@ from astraflow.actors.trainer.publishing import Job, VersionsUnderWay
 from astraflow.actors.trainer.resume import (
     Resumed,
     last_progress,
+    newest_epoch,
     newest_is_lost,
     policy_folder,
     progress_key,
@@ -32,8 +33,9 @@ from astraflow.actors.trainer.resume import (
     resume,
 )
 from astraflow.bus import LogEntry
+from astraflow.concurrency import innermost
 from astraflow.config import TrainerSection
-from astraflow.errors import DiskFullError, MessageError, TrainingError
+from astraflow.errors import CursorError, DiskFullError, LostStateError, MessageError, TrainingError
 from astraflow.learners.base import Learner, StepReport
 from astraflow.messages import MemberState, Metrics, Progress, SampleBatch, VersionStep
 from astraflow.messages.metric_names import (
@@ -53,6 +55,8 @@ from astraflow.messages.metric_names import (
 from astraflow.weights.transfer.full_store import FullStore, full_store
 from astraflow.weights.transfer.publisher import RECENT_VERSIONS, WeightPublisher
 
+_LOOK_EVERY_S = 5.0
+_RECOVERY = "restore the server's store folder, or start afresh with `astraflow up --fresh`"
 T = TypeVar("T")
 
 
@@ -77,6 +81,7 @@ class Trainer:
         self._trained = resumed.trained
         self._progress = OwnedKey(ctx.bus, progress_key(ctx.policy))
         self._bad_steps = 0
+        self._waits = False  # for a batch
         self._told_unremovable: set[Path] = set()
 
     @property
@@ -88,12 +93,49 @@ class Trainer:
         """Publish the starting version, then consume batches until done or stopped; never stops inside a step."""
         await self._tell_progress()  # of this epoch, before anything else is done in it
         await self._publish(group)
-        requests = group.create_task(self._publishing.answer_requests())
+        beside = [group.create_task(self._publishing.answer_requests()), group.create_task(self._look_after())]
         try:
             await self._train(group)
             await self.published()
         finally:
-            requests.cancel()
+            for task in beside:
+                task.cancel()
+
+    async def _look_after(self) -> None:
+        """What this trainer has written stays, whoever deletes it; what it waits for can come, or training ends.
+
+        Raises: LostStateError if its next batch is gone.
+        """
+        while not await self._ctx.stopped_within(_LOOK_EVERY_S):
+            if await self._progress.mend():
+                await self._rebuilt(f"KV key {progress_key(self._ctx.policy)}")
+            if await self._publishing.mend():
+                await self._rebuilt(f"the head of {self._ctx.policy}")
+            if self._waits and (lost := await self._lost_batch()):
+                raise LostStateError(lost)
+
+    async def _rebuilt(self, what: str) -> None:
+        text = f"{what} was deleted, or overwritten by somebody who may not; it is written again"
+        await self._ctx.bus.event("error", "key-rebuilt", text)
+
+    async def _lost_batch(self) -> str:
+        """Of the batch that it waits for: a sentence if it was stored and is gone."""
+        bus, state = self._ctx.bus, self._state
+        stream, subject = bus.topology.samples(self._ctx.policy), bus.topology.sample(self._ctx.policy)
+        behind = state.cursor.sequence if state.cursor is not None else 0
+        log = await bus.logs.state(stream)
+        if log.last_sequence <= behind:
+            return ""
+        try:
+            found = await bus.logs.next(stream, subject, start=behind + 1)
+        except MessageError:  # it is there, and becomes a dead letter
+            return ""
+        if found is not None or self._state is not state:
+            return ""
+        return (
+            f"batch {state.batch + 1} of {self._ctx.policy} was removed from {stream}, which has nothing behind "
+            f"{behind} but went up to {log.last_sequence}; {_RECOVERY}"
+        )
 
     async def _train(self, group: asyncio.TaskGroup) -> None:
         self._ctx.set_state(MemberState.READY)
@@ -102,7 +144,9 @@ class Trainer:
             while not self.done and not self._ctx.stopping.is_set():
                 waiting_since = clock.monotonic()
                 self._ctx.waits_for(f"batch {self._state.batch + 1}")
+                self._waits = True
                 entry = await self._ctx.unless_stopped(anext(entries))
+                self._waits = False
                 self._ctx.waits_for("")
                 await self._lease.held()
                 if entry is not None:
@@ -114,9 +158,9 @@ class Trainer:
         if batch.number <= self._state.batch:
             return  # resumed without a cursor: already inside the weights
         if batch.number != self._state.batch + 1:
-            raise TrainingError(
-                f"batch {batch.number} of {self._ctx.policy} follows batch {self._state.batch}; the log lost a batch: "
-                "start afresh with `astraflow up --fresh`"
+            raise LostStateError(
+                f"batch {batch.number} of {self._ctx.policy} follows batch {self._state.batch}: "
+                f"{self._ctx.bus.topology.samples(self._ctx.policy)} lost what is between them; {_RECOVERY}"
             )
         started = clock.monotonic()
         report = await self._step(batch)
@@ -322,9 +366,9 @@ def _dump(path: Path, batch: SampleBatch) -> None:
 async def run(ctx: ActorContext) -> None:
     """Train until done, or until told to stop; while another trainer holds the policy's lease, wait for it.
 
-    Raises: FencedError if the lease was lost.
+    Raises: FencedError if the lease was lost; LostStateError if the log doesn't fit what was trained.
     """
-    async with lease(ctx, f"trainer-{ctx.policy}") as held:
+    async with lease(ctx, f"trainer-{ctx.policy}", above=await newest_epoch(ctx)) as held:
         if held is None:
             return
         section = ctx.policy_section.trainer
@@ -350,6 +394,9 @@ async def _train(ctx: ActorContext, section: TrainerSection, held: HeldLease, fu
             await trainer.checkpoint()
             if trainer.done:
                 await trainer.finish()
+    except* CursorError as group:  # another start would find the same
+        raise LostStateError(str(innermost(group))) from group
     finally:
+        await asyncio.to_thread(resumed.learner.close)  # first: other processes of its thread end with the thread
         resumed.trained.close()
         resumed.thread.close()

@@ -107,6 +107,11 @@ class Checkpoints:
                 return _read_state(self._folder / place.name)
         return None
 
+    def newest_epoch(self) -> int:
+        """The highest epoch of a trainer that had the folder; 0 = none."""
+        lineage = self._lineage()
+        return max([lineage.epoch if lineage is not None else 0, *(place.epoch for place in self._whole())])
+
     def claim(self, base: Path | None) -> None:
         """Go on from `base` (None = from no checkpoint); from now on an older trainer's saves are refused.
 

@@ -72,6 +72,10 @@ class VersionsUnderWay:
             await asyncio.wait([self._task])
             self._ctx.waits_for("")
 
+    async def mend(self) -> bool:
+        """See `WeightPublisher.mend`."""
+        return await self._publisher.mend()
+
     async def _publish(self, job: Job) -> None:
         wait_s = _AGAIN_FIRST_S
         try:

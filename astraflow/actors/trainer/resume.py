@@ -22,10 +22,10 @@ from astraflow.actors.trainer.learner_thread import LearnerThread
 from astraflow.actors.trainer.trained_log import TrainedLog, bytes_up_to
 from astraflow.bus import Cursor, wiring
 from astraflow.config import TrainerSection
-from astraflow.errors import DamagedCheckpointError, UnreadableValueError, WeightsError
+from astraflow.errors import DamagedCheckpointError, MessageError, UnreadableValueError, WeightsError
 from astraflow.learners.base import Learner
 from astraflow.learners.factory import build_learner
-from astraflow.messages import Head, Probe, Progress, VersionStep
+from astraflow.messages import Head, Manifest, Probe, Progress, VersionStep
 from astraflow.models.folder import read_model, write_model
 from astraflow.models.resolve import resolve_model
 from astraflow.weights.codec.tensors import HostTensor
@@ -132,6 +132,7 @@ async def _newest_whole(
         try:
             await thread(learner.restore, checkpoint)
         except WeightsError as exc:
+            await thread(learner.close)
             await _set_aside(ctx, checkpoints, DamagedCheckpointError(str(exc), checkpoint=checkpoint))
         else:
             return learner, state
@@ -210,6 +211,19 @@ def _replace_model(folder: Path, files: Mapping[str, bytes], tensors: Mapping[st
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     write_model(folder, files, tensors)
+
+
+async def newest_epoch(ctx: ActorContext) -> int:
+    """The highest lease epoch that a trainer of this policy has left on this disk or in the log; 0 = none."""
+    checkpoints = Checkpoints(policy_folder(ctx.folder, ctx.policy) / "checkpoints", keep=1, epoch=0)
+    epoch = await asyncio.to_thread(checkpoints.newest_epoch)
+    topology = ctx.bus.topology
+    try:
+        entry = await ctx.bus.logs.last(topology.weights(ctx.policy), topology.manifest(ctx.policy))
+    except MessageError:
+        entry = None
+    manifest = entry.message if entry is not None else None
+    return max(epoch, manifest.epoch) if isinstance(manifest, Manifest) else epoch
 
 
 async def newest_is_lost(ctx: ActorContext) -> bool:

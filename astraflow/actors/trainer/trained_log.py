@@ -56,7 +56,7 @@ class TrainedLog:
             "batch": batch.number,
             "step": step,
             "epoch": epoch,
-            "task_ids": [sample.task_id for sample in batch.samples],
+            "task_ids": list(dict.fromkeys(sample.task_id for sample in batch.samples)),  # one may have several samples
         }
         self._file.write(_encode(line | {"digest": _digest(line)}))
 
@@ -70,7 +70,7 @@ class TrainedLog:
         self._file.close()
 
     def totals(self) -> tuple[int, str]:
-        """Number of trained samples' tasks, and sha256 hex over their sorted ids, one a line."""
+        """Number of trained tasks, and sha256 hex over their sorted ids, one a line."""
         self._file.flush()
         ids = read_trained_ids(self._path)
         return len(ids), hashlib.sha256("".join(f"{item}\n" for item in sorted(ids)).encode()).hexdigest()

@@ -123,6 +123,9 @@ class ServerCompletion:
             "ignore_eos": sampling.ignore_eos,
             "skip_special_tokens": False,
         }
+        if sampling.presence_penalty or sampling.frequency_penalty:
+            settings["presence_penalty"] = sampling.presence_penalty
+            settings["frequency_penalty"] = sampling.frequency_penalty
         if not sampling.ignore_eos:  # a server that ignores end tokens ignores these too: `_pass_on` looks for them
             settings["stop_token_ids"] = sorted({*self._account.eos_token_ids, *self._stops})
         if self._account.seeded:

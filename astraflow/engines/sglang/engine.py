@@ -132,6 +132,10 @@ class SglangEngine(EngineShell):
         self._desk.pump()
         return [EngineStream(reply, self._drop) for reply in replies]
 
+    def _lacks(self) -> frozenset[str]:
+        """It runs without a tokenizer, and so can't tell end tokens; it samples by seeds only where it is told to."""
+        return frozenset({"min_tokens"} if self._account.seeded else {"min_tokens", "seed"})
+
     def _drop(self, request_id: str) -> None:
         if self._state is EngineState.SERVING:  # else all have ended
             self._desk.drop(request_id, self._version)

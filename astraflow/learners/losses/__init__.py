@@ -10,6 +10,7 @@
     values         a critic's loss
     diagnostics    what is counted on the way
     compose        one loss of the parts that a run file names
+    own            a loss of the user's own: what is wrong with it, in a sentence
     presets        names of papers for sets of parts; imports no torch, and neither does this file
 
 Invariant: a loss is a sum over tokens with weights that were taken over the *whole* update, so any split into

@@ -9,8 +9,6 @@ Axes: M sampled token of the batch, N of a micro-batch, S sample.
 """
 
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,19 +16,18 @@ from torch import Tensor
 from astraflow.compute import placed
 from astraflow.config import CriticSection, LossSection
 from astraflow.config.loss import OBJECTIVES
-from astraflow.errors import ConfigError
 from astraflow.learners.gae import at_last, gae
 from astraflow.learners.losses import objectives
 from astraflow.learners.losses.aggregation import sample_weights
 from astraflow.learners.losses.correction import correction_weights
 from astraflow.learners.losses.diagnostics import TokenSums, token_sums
 from astraflow.learners.losses.objectives import Objective
+from astraflow.learners.losses.own import OwnObjective
 from astraflow.learners.losses.ratios import bounded, sequence_means
 from astraflow.learners.losses.regularisers import kl_estimate, kl_to_go, normalised
 from astraflow.learners.losses.tokens import LossBatch, LossTokens
 from astraflow.learners.losses.trust import second_moment_mask
 from astraflow.learners.losses.values import value_losses
-from astraflow.named import load_named
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,6 +187,13 @@ class Loss:
         old_N, returns_N = prepared.values_M[order_N], prepared.returns_M[order_N]
         return value_losses(values_N, old_N, returns_N, clip=self._critic.value_clip).sum() * weights.value
 
+    def backward(self, part: Tensor) -> None:
+        """Add the gradient of a micro-batch's loss. Raises ConfigError if a user's own has none of its values."""
+        if isinstance(self._objective, OwnObjective):
+            self._objective.backward(part)
+        else:
+            part.backward()  # type: ignore[no-untyped-call]
+
     def _tokens(self, prepared: Prepared, order_N: Tensor, current_N: Tensor, entropy_N: Tensor | None) -> LossTokens:
         anchor_N, sequence_N = prepared.anchor_M[order_N], prepared.sequence_M[order_N]
         log_ratio_N = current_N - anchor_N
@@ -225,19 +229,4 @@ def _objective_of(section: LossSection) -> Objective:
     if section.objective in OBJECTIVES:
         built_in: Objective = getattr(objectives, section.objective)
         return built_in
-    own = load_named(section.objective, what="loss.objective")
-    if not callable(own):
-        raise ConfigError(f"loss.objective {section.objective} is a {type(own).__name__}, expected a function")
-    return partial(_own, own)
-
-
-def _own(function: Any, tokens: LossTokens, section: LossSection) -> tuple[Tensor, Tensor]:
-    """A loss of the user's own as an objective. Raises ConfigError unless it returns one value per token."""
-    loss_N = function(tokens, **section.args)
-    if not isinstance(loss_N, Tensor) or loss_N.shape != tokens.current_N.shape:
-        found = tuple(loss_N.shape) if isinstance(loss_N, Tensor) else type(loss_N).__name__
-        raise ConfigError(
-            f"loss.objective {section.objective} returned {found}, expected the loss of each of the "
-            f"{len(tokens.current_N)} tokens, a tensor of the shape of tokens.current_N"
-        )
-    return -loss_N, torch.zeros_like(loss_N, dtype=torch.bool)
+    return OwnObjective(section)

@@ -36,6 +36,16 @@ class TokenSums:
         pairs = {f.name: (getattr(self, f.name), getattr(other, f.name)) for f in fields(TokenSums)}
         return TokenSums(**{name: max(pair) if name in _LARGEST else sum(pair) for name, pair in pairs.items()})
 
+    @classmethod
+    def added(cls) -> list[str]:
+        """Names of those that are sums."""
+        return [f.name for f in fields(cls) if f.name not in _LARGEST]
+
+    @classmethod
+    def largest(cls) -> list[str]:
+        """Names of those that are largest values."""
+        return sorted(_LARGEST)
+
     @property
     def effective_fraction(self) -> float:
         """Effective sample size over tokens, (Σρ)² / (n·Σρ²): 1 on-policy, near 0 when few tokens weigh everything."""

@@ -45,6 +45,7 @@ PRESETS: Mapping[str, Preset] = {
         loss={"objective": "ratio", "aggregation": "constant"},
         trainer={"advantage": "rloo"},
     ),
+    # The paper takes a KL off the reward; here, as everywhere but in GRPO's preset, whoever wants one sets `kl`.
     "reinforce++": Preset(
         source="arXiv:2501.03262",
         loss=_CLIP | {"normalise": "batch"},
@@ -76,10 +77,11 @@ PRESETS: Mapping[str, Preset] = {
     ),
     "m2po": Preset(
         source="arXiv:2510.01161",
-        loss={"objective": "ratio", "m2_threshold": 0.01, "aggregation": "token-mean"},
+        loss={"objective": "ratio", "m2_threshold": 0.04, "aggregation": "token-mean"},
     ),
+    # The objective is that paper's; masking weights above 5 is how arXiv:2505.24298 uses it for language models.
     "decoupled-ppo": Preset(
-        source="arXiv:2505.24298",
+        source="arXiv:2110.00641",
         loss=_CLIP
         | {
             "proximal": "recompute",

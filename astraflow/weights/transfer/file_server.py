@@ -25,7 +25,7 @@ from astraflow.bus.private import write_private
 from astraflow.config import is_loopback
 from astraflow.errors import ConfigError
 from astraflow.messages import Place
-from astraflow.ports import host_for_others
+from astraflow.ports import host_for_others, host_port
 from astraflow.weights.transfer.full_folder import is_file_name
 
 MAX_CONNECTIONS = 64
@@ -61,7 +61,7 @@ class FullServer:
             self._server = _Server(self._address, folder=self._folder, token=self._token, tls=tls)
         except OSError as exc:
             raise ConfigError(
-                f"weights can't be served on {host}:{port}: {exc.strerror}; change weights.listen"
+                f"weights can't be served on {host_port(host, port)}: {exc.strerror}; change weights.listen"
             ) from exc
         threading.Thread(target=self._server.serve_forever, name="weights-server", daemon=True).start()
 
@@ -74,9 +74,8 @@ class FullServer:
     def place(self, name: str) -> Place:
         """Where the file `name` of the folder can be read."""
         assert self._server is not None
-        host = f"[{self._name}]" if ":" in self._name else self._name
         scheme, port = "https" if self._certificate else "http", self._server.server_address[1]
-        address = f"{scheme}://{host}:{port}/{name}"
+        address = f"{scheme}://{host_port(self._name, port)}/{name}"
         return Place(transport="http", address=address, token=self._token, certificate=self._certificate)
 
 

@@ -37,6 +37,7 @@ from astraflow.weights.transfer.rank_share import STORE_WITHIN_S, LocalRank, Off
 T = TypeVar("T")
 
 RECENT_VERSIONS = 64  # version → step pairs in the head
+_MOST_VERSIONS = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,8 @@ class WeightPublisher:
         self._ranks: Sequence[RankShare] = (self._own,) if ranks is None else ranks
         self._recent: list[VersionStep] = []
         self._head_revision = 0
+        self._heading = asyncio.Lock()
+        self._newest_head: Head | None = None  # that this publisher wrote
         self._manifest_sequence: int | None = None  # of the newest manifest; None: not looked up yet
         self._kept: list[Manifest] = []  # of the fulls that are retained
         self._chain: _Chain | None = None
@@ -125,10 +128,13 @@ class WeightPublisher:
         key = wiring.HEAD.key(self._policy)
         try:
             head, self._head_revision = await seal(self._bus, key, Head, epoch=self.epoch)
+            why = f"KV key {key} is gone" if head is None else await self._why_impossible(head)
         except UnreadableValueError as exc:
-            head, self._head_revision = await self._head_of_log(), exc.revision
-            if head is not None:
-                await self._put_head(head)
+            head, self._head_revision, why = None, exc.revision, str(exc)
+        if why and (rebuilt := await self._head_of_log()) is not None:
+            head = rebuilt
+            await self._bus.event("error", "head-rebuilt", f"{why}; the head is made anew from {self._stream}")
+            await self._put_head(head)
         if head is None:
             return None
         self._recent = list(head.recent)
@@ -136,6 +142,32 @@ class WeightPublisher:
         if full is not None and isinstance(full.message, Manifest):
             self._kept.append(full.message)
         return head
+
+    async def _why_impossible(self, head: Head) -> str:
+        """Why no trainer can have written this head; "" if one can. What was purged can't be told from what never was,
+        but the newest manifest is never purged."""
+        sequence = await self._bus.logs.last_sequence(self._stream, self._bus.topology.manifest(self._policy))
+        if head.manifest_sequence > sequence or (sequence and not 0 <= head.version < _MOST_VERSIONS):
+            return (
+                f"the head of {self._policy} says version {head.version} at {head.manifest_sequence}, but the newest "
+                f"manifest is at {sequence}"
+            )
+        return ""
+
+    async def mend(self) -> bool:
+        """Write the head again if it isn't there any more; whether that was needed. Raises like `publish`."""
+        async with self._heading:
+            newest = self._newest_head
+            if newest is None:
+                return False
+            try:
+                entry = await self._bus.kv.get(wiring.HEAD.key(self._policy))
+                if entry is not None and entry.revision == self._head_revision:
+                    return False
+            except UnreadableValueError:
+                pass
+            await self._write_head(newest)
+            return True
 
     async def publish(
         self,
@@ -366,6 +398,11 @@ class WeightPublisher:
         )
 
     async def _put_head(self, head: Head) -> None:
+        async with self._heading:
+            await self._write_head(head)
+            self._newest_head = head
+
+    async def _write_head(self, head: Head) -> None:
         key = wiring.HEAD.key(self._policy)
         while True:
             try:

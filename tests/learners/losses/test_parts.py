@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from astraflow.config import LossSection
 from astraflow.learners.losses.aggregation import sample_weights
+from astraflow.learners.losses.compose import Loss
 from astraflow.learners.losses.correction import correction_weights
 from astraflow.learners.losses.presets import PRESETS
 from astraflow.learners.losses.regularisers import kl_estimate, kl_to_go, normalised
@@ -36,6 +37,26 @@ def test_m2po_never_masks_tokens_that_come_back() -> None:
     assert mask_of([3.0, -3.0, 3.0, 3.0, -3.0], [-1.0, 1.0, 0.0, 1.0, -1.0], 0.01) == [True, True, True, False, False]
     # Inward tokens don't dilute the mean either.
     assert mask_of([0.2, -3.0, -0.0], [1.0, 1.0, 1.0], 0.03) == [False, True, True]
+
+
+def test_m2po_keeps_a_mean_that_is_exactly_the_threshold() -> None:
+    assert mask_of([0.5, 0.75], [1.0, 1.0], 0.25) == [True, False]
+
+
+def test_m2po_looks_at_the_tokens_of_its_own_update_only() -> None:
+    # Alone: squares 0.01 and 0.09, means 0.01 and 0.05. With the other update's 0.0001 the mean would be 0.0334.
+    loss = Loss(LossSection(objective="ratio", m2_threshold=0.04))
+    prepared = loss.prepare(batch_of([0.0] * 3, [1.0] * 3))
+    chosen_S, current_M = torch.tensor([True, True, False]), numbers([0.1, 0.3, 0.01])
+    weights = loss.weigh(prepared, chosen_S=chosen_S, current_M=current_M)
+    assert weights.objective_M.tolist()[:2] == [1.0, 0.0]
+
+
+def test_tokens_without_advantage_count_wherever_something_else_looks_at_them() -> None:
+    assert Loss(LossSection()).only_advantages
+    assert not Loss(LossSection(normalise="batch")).only_advantages
+    assert not Loss(LossSection(normalise="task")).only_advantages
+    assert not Loss(LossSection(entropy_bonus=0.1)).only_advantages
 
 
 def test_m2po_of_nothing_and_of_absurd_ratios() -> None:
@@ -114,6 +135,17 @@ def test_kl_in_the_reward_is_taken_from_the_tokens_before_it() -> None:
     case = batch_of([-1.0, -1.0], [1.0, 1.0], lengths=[2], reference=[-2.0, -4.0])  # k1 = 1 and 3
     _, gradient, _ = value_of(in_reward, case, [-1.0, -1.0])
     assert gradient == pytest.approx([-(1 - 0.1 * 4) / 2, -(1 - 0.1 * 3) / 2])
+
+
+def test_kl_in_the_loss_is_not_multiplied_by_the_off_policy_weights() -> None:
+    one = {"reference": [-1.0, -2.0], "proximal": [-0.5, -0.5]}
+    batch = batch_of([-3.0, 0.0], [0.0, 0.0], **one)
+    keys = {"objective": "ratio", "proximal": "recompute", "kl": 0.5, "kl_in": "loss", "kl_estimator": "k3"}
+    plain = LossSection(**keys)
+    weighted = LossSection(**keys, correction="truncate", correction_level="token", correction_cap=1.5)
+    _, expected, _ = value_of(plain, batch, [-0.4, -0.7])
+    assert all(expected)
+    assert value_of(weighted, batch, [-0.4, -0.7])[1] == pytest.approx(expected, abs=1e-15)
 
 
 def test_entropy_bonus_is_taken_off_the_loss() -> None:
